@@ -1,0 +1,186 @@
+//! `milepost-bench`: the parts of the benchmarks, each a subcommand. `scripts/bench` is the way to run them.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use milepost_bench::bare::BareAppender;
+use milepost_bench::peers::{LanggraphSqlite, Shape};
+use milepost_bench::plain_sqlite::PlainSqlite;
+use milepost_bench::report::detail;
+use milepost_bench::saver::{Load, save_at_once, save_in_turn};
+use milepost_bench::stats::{Samples, ms};
+use milepost_bench::workload::{SEED, STEPS_L, Workload, fingerprint};
+use milepost_bench::{Error, Result};
+
+const USAGE: &str = "usage: milepost-bench COMMAND [--OPTION VALUE]…
+  workload --out FILE [--steps N] [--session N]   write workload L as JSON lines
+  bare [--dir DIR] [--appends N]                  4 KiB append + fdatasync
+  plain-sqlite [--dir DIR] [--sessions N]         SQLite with a connection per session
+  peers --python PATH [--dir DIR] [--runs N]      LangGraph's SqliteSaver on workload L
+DIR is where files are written (and removed again): the disk to measure, by default the current directory.";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("milepost-bench: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<ExitCode> {
+    let mut args = std::env::args().skip(1);
+    let command = args.next().ok_or(USAGE)?;
+    let options = Options::parse(args)?;
+    match command.as_str() {
+        "workload" => write_workload(&options)?,
+        "bare" => bare(&options)?,
+        "plain-sqlite" => plain_sqlite(&options)?,
+        "peers" => peers(&options)?,
+        _ => return Err(format!("unknown command `{command}`\n{USAGE}").into()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_workload(options: &Options) -> Result<()> {
+    let out = options.path("out").ok_or("workload needs --out FILE")?;
+    let steps = options.number("steps", STEPS_L)?;
+    let workload = Workload::new(SEED, options.number("session", 0)? as u64);
+    workload
+        .clone()
+        .write_jsonl(steps, &mut BufWriter::new(File::create(&out)?))?;
+    let bytes: usize = workload
+        .clone()
+        .take(steps)
+        .map(|step| step.json_bytes())
+        .sum();
+    detail(format_args!(
+        "{} steps, {bytes} bytes of new JSON, fingerprint {}",
+        steps,
+        fingerprint(workload, steps)
+    ));
+    Ok(())
+}
+
+fn bare(options: &Options) -> Result<()> {
+    let dir = options.scratch()?;
+    let mut appender = BareAppender::create(dir.path())?;
+    let mut samples = Samples::default();
+    for _ in 0..options.number("appends", 2_000)? {
+        samples.push(appender.append()?);
+    }
+    describe("bare 4 KiB append + fdatasync", &samples);
+    Ok(())
+}
+
+fn plain_sqlite(options: &Options) -> Result<()> {
+    detail(format_args!("SQLite {}", rusqlite::version()));
+    let dir = options.scratch()?;
+    let mut appender = BareAppender::create(dir.path())?;
+    let mut session = PlainSqlite::create(dir.path())?.session(0)?;
+    let alone = save_in_turn(
+        &mut session,
+        Workload::new(SEED, 0),
+        STEPS_L,
+        Some(&mut appender),
+    )?;
+    drop(session);
+    describe("workload L, one session", &alone.saves);
+    describe("bare appends between", &alone.bare);
+    detail(format_args!(
+        "workload L total {:.3} s",
+        alone.saves.total().as_secs_f64()
+    ));
+
+    let load = Load {
+        sessions: options.number("sessions", 64)?,
+        ..Load::default()
+    };
+    let dir = options.scratch()?;
+    let database = PlainSqlite::create(dir.path())?;
+    let many = save_at_once(load, SEED, |number| database.session(number))?;
+    detail(format_args!(
+        "{} sessions at once: {:.0} durable saves/s",
+        load.sessions, many.saves_per_s
+    ));
+    describe("waits", &many.waits);
+    Ok(())
+}
+
+fn peers(options: &Options) -> Result<()> {
+    let python = options.path("python").ok_or("peers needs --python PATH")?;
+    let dir = options.scratch()?;
+    let file = dir.path().join("workload.jsonl");
+    Workload::new(SEED, 0).write_jsonl(STEPS_L, &mut BufWriter::new(File::create(&file)?))?;
+    let peer = LanggraphSqlite::new(&python, &file);
+    for _ in 0..options.number("runs", 1)? {
+        for shape in [Shape::Delta, Shape::Full] {
+            let run = peer.run(shape, dir.path())?;
+            detail(format_args!(
+                "langgraph sqlite {}: {}",
+                shape.name(),
+                run.all
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn describe(what: &str, samples: &Samples) {
+    let [p50, p99, p999, max] = [50.0, 99.0, 99.9, 100.0].map(|p| ms(samples.percentile(p)));
+    detail(format_args!(
+        "{what}: {} times, p50 {p50:.3} ms, p99 {p99:.3}, p99.9 {p999:.3}, max {max:.3}",
+        samples.len()
+    ));
+}
+
+/// The `--name value` pairs of the command line.
+struct Options(Vec<(String, String)>);
+
+impl Options {
+    fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
+        let mut pairs = Vec::new();
+        while let Some(name) = args.next() {
+            let bare = name
+                .strip_prefix("--")
+                .ok_or_else(|| format!("unexpected `{name}`\n{USAGE}"))?;
+            let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
+            pairs.push((bare.to_owned(), value));
+        }
+        Ok(Self(pairs))
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .rev()
+            .find(|(n, _)| n == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        self.get(name).map(PathBuf::from)
+    }
+
+    fn number(&self, name: &str, default: usize) -> Result<usize> {
+        self.get(name).map_or(Ok(default), |value| {
+            value
+                .parse()
+                .map_err(|e| Error::from(format!("--{name} {value}: {e}")))
+        })
+    }
+
+    /// A new directory on the disk to measure, removed when dropped.
+    fn scratch(&self) -> Result<tempfile::TempDir> {
+        let dir = self
+            .path("dir")
+            .unwrap_or_else(|| Path::new(".").to_owned());
+        std::fs::create_dir_all(&dir)?;
+        Ok(tempfile::Builder::new()
+            .prefix("milepost-bench-")
+            .tempdir_in(dir)?)
+    }
+}

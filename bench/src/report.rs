@@ -1,0 +1,130 @@
+//! What a benchmark prints: one line per figure, and whether any fell short of its bar.
+
+use std::fmt;
+
+/// Which side of the bar is good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// The value must not exceed the bar.
+    AtMost,
+    /// The value must reach the bar.
+    AtLeast,
+}
+
+/// One value held against its bar. Displays as `GROUP.NAME VALUE <= BAR ok`.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// `store.flat`, say.
+    pub name: String,
+    /// What was measured, a ratio unless the name carries a unit.
+    pub value: f64,
+    /// Which side is good.
+    pub want: Want,
+    /// The bar.
+    pub bar: f64,
+}
+
+impl Figure {
+    /// Whether the bar is met. A value that is not a number meets none.
+    pub fn ok(&self) -> bool {
+        match self.want {
+            Want::AtMost => self.value <= self.bar,
+            Want::AtLeast => self.value >= self.bar,
+        }
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = match self.want {
+            Want::AtMost => "<=",
+            Want::AtLeast => ">=",
+        };
+        let verdict = if self.ok() { "ok" } else { "SHORT" };
+        write!(
+            f,
+            "{} {:.3} {sign} {} {verdict}",
+            self.name, self.value, self.bar
+        )
+    }
+}
+
+/// The figures of one group. Prints each as it comes.
+#[derive(Debug)]
+pub struct Report {
+    group: &'static str,
+    short: usize,
+}
+
+impl Report {
+    /// An empty report.
+    pub fn new(group: &'static str) -> Self {
+        Self { group, short: 0 }
+    }
+
+    /// Hold a value against the most it may be.
+    pub fn at_most(&mut self, name: &str, value: f64, bar: f64) {
+        self.add(name, value, Want::AtMost, bar);
+    }
+
+    /// Hold a value against the least it may be.
+    pub fn at_least(&mut self, name: &str, value: f64, bar: f64) {
+        self.add(name, value, Want::AtLeast, bar);
+    }
+
+    fn add(&mut self, name: &str, value: f64, want: Want, bar: f64) {
+        let figure = Figure {
+            name: format!("{}.{name}", self.group),
+            value,
+            want,
+            bar,
+        };
+        self.short += usize::from(!figure.ok());
+        println!("{figure}");
+    }
+
+    /// How many figures fell short.
+    pub fn short(&self) -> usize {
+        self.short
+    }
+}
+
+/// Print a detail for a person.
+pub fn detail(text: impl fmt::Display) {
+    println!("# {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(value: f64, want: Want, bar: f64) -> String {
+        Figure {
+            name: "store.flat".into(),
+            value,
+            want,
+            bar,
+        }
+        .to_string()
+    }
+
+    #[test]
+    fn a_figure_is_one_line_with_its_verdict() {
+        assert_eq!(
+            figure(1.0523, Want::AtMost, 1.2),
+            "store.flat 1.052 <= 1.2 ok"
+        );
+        assert_eq!(
+            figure(1.3, Want::AtMost, 1.2),
+            "store.flat 1.300 <= 1.2 SHORT"
+        );
+        assert_eq!(
+            figure(3.0, Want::AtLeast, 2.5),
+            "store.flat 3.000 >= 2.5 ok"
+        );
+        assert_eq!(
+            figure(f64::NAN, Want::AtLeast, 2.5),
+            "store.flat NaN >= 2.5 SHORT"
+        );
+    }
+}

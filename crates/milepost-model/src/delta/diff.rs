@@ -1,0 +1,263 @@
+//! Comparing two documents.
+//!
+//! Near linear in their size. What could take longer (items compared more than once in nested lists) is paid from a
+//! budget; when that is used up the rest is replaced whole, which is larger but as right.
+
+use std::cmp::Ordering;
+
+use serde_json::{Map, Value};
+
+use super::align::{Gap, gaps};
+use super::value::{Digest, encoded_len, entries, measure, same_number, write_value};
+use super::{Delta, DeltaError, Edit, EditKind, ListEdits, Node};
+
+/// Work that any comparison may spend, in values looked at: some tens of milliseconds.
+const FREE_WORK: usize = 4_000_000;
+
+/// Work per value of the two documents on top of that.
+const WORK_PER_VALUE: usize = 8;
+
+/// A tree of changes may be this many bytes larger than the value it leads to: it says more about what changed.
+const SLACK_BYTES: usize = 16;
+
+/// Shorter strings are set whole even if only their middle changed.
+const SPLICE_STR_MIN_BYTES: usize = 64;
+
+impl Delta {
+    /// The change that leads from one document to the other, exactly.
+    ///
+    /// Fails only with [`DeltaError::TooDeep`].
+    pub fn diff(before: &Value, after: &Value) -> Result<Self, DeltaError> {
+        let values = measure(before, 0)? + measure(after, 0)?;
+        let mut differ = Differ { work: FREE_WORK + WORK_PER_VALUE * values, digest: Digest::default() };
+        Ok(Self { steps: differ.diff(before, after).map(|found| found.node).into_iter().collect() })
+    }
+}
+
+/// A change and about how many bytes it takes.
+struct Found {
+    node: Node,
+    cost: usize,
+}
+
+impl Found {
+    fn set(after: &Value) -> Self {
+        Self { node: Node::Set(after.clone()), cost: 1 + encoded_len(after, usize::MAX) }
+    }
+}
+
+struct Differ {
+    work: usize,
+    digest: Digest,
+}
+
+impl Differ {
+    /// Takes from the budget; false when it is used up.
+    fn spend(&mut self, work: usize) -> bool {
+        self.work = self.work.saturating_sub(work);
+        self.work > 0
+    }
+
+    /// `None` when the two are the same.
+    fn diff(&mut self, before: &Value, after: &Value) -> Option<Found> {
+        if !self.spend(1) {
+            return Some(Found::set(after));
+        }
+        let found = match (before, after) {
+            (Value::Object(before), Value::Object(after)) => self.diff_objects(before, after)?,
+            (Value::Array(before), Value::Array(after)) => self.diff_lists(before, after)?,
+            (Value::String(before), Value::String(after)) => return diff_strings(before, after),
+            _ if same_scalar(before, after) => return None,
+            _ => return Some(Found::set(after)),
+        };
+        Some(if self.is_larger(&found, after) { Found::set(after) } else { found })
+    }
+
+    /// Whether a tree of changes takes more room than the value it leads to. Asked again on every level above it, so
+    /// it is paid for.
+    fn is_larger(&mut self, found: &Found, after: &Value) -> bool {
+        // Counting stops where the tree is known to be the smaller one.
+        self.spend(found.cost / 16) && encoded_len(after, found.cost) + SLACK_BYTES < found.cost
+    }
+
+    fn diff_objects(&mut self, before: &Map<String, Value>, after: &Map<String, Value>) -> Option<Found> {
+        let mut fields = Vec::new();
+        let mut cost = 3;
+        let (mut olds, mut news) = (entries(before).peekable(), entries(after).peekable());
+        loop {
+            let order = match (olds.peek(), news.peek()) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((old, _)), Some((new, _))) => old.cmp(new),
+            };
+            let old = olds.next_if(|_| order.is_le());
+            let new = news.next_if(|_| order.is_ge());
+            let found = match (old, new) {
+                (Some((_, old)), Some((_, new))) => self.diff(old, new),
+                (_, Some((_, new))) => Some(Found::set(new)),
+                (_, None) => Some(Found { node: Node::Remove, cost: 1 }),
+            };
+            if let (Some((key, _)), Some(found)) = (old.or(new), found) {
+                cost += 2 + key.len() + found.cost;
+                fields.push((key.clone(), found.node));
+            }
+        }
+        if fields.is_empty() { None } else { Some(Found { node: Node::Fields(fields), cost }) }
+    }
+
+    fn diff_lists(&mut self, before: &[Value], after: &[Value]) -> Option<Found> {
+        let head = before.iter().zip(after).take_while(|(old, new)| self.same(old, new)).count();
+        let (old, new) = (&before[head..], &after[head..]);
+        // With as many old as new items the first two would meet again, and they are known to differ.
+        let limit = if old.len() == new.len() { old.len().saturating_sub(1) } else { usize::MAX };
+        let ends = old.iter().rev().zip(new.iter().rev()).take(limit);
+        let tail = ends.take_while(|(old, new)| self.same(old, new)).count();
+        let (old, new) = (&old[..old.len() - tail], &new[..new.len() - tail]);
+
+        let mut script = Script { list: ListEdits::default(), cost: 4 };
+        for gap in self.align(old, new) {
+            let at = head + gap.before.start;
+            let is_end = tail == 0 && gap.before.end == old.len();
+            self.diff_gap(at, is_end, &old[gap.before], &new[gap.after], &mut script);
+        }
+        script.finish()
+    }
+
+    /// Matches what is left of two lists item by item; one gap when that is pointless or too much work.
+    fn align(&mut self, old: &[Value], new: &[Value]) -> Vec<Gap> {
+        let whole = || vec![Gap { before: 0..old.len(), after: 0..new.len() }];
+        if old.is_empty() || new.is_empty() || (old.len() == 1 && new.len() == 1) {
+            return whole();
+        }
+        match (self.prints(old), self.prints(new)) {
+            (Some(old), Some(new)) => gaps(&old, &new),
+            _ => whole(),
+        }
+    }
+
+    fn prints(&mut self, items: &[Value]) -> Option<Vec<[u8; 32]>> {
+        let print = |item| {
+            write_value(item, &mut self.digest);
+            let (print, bytes) = self.digest.finish();
+            self.spend(8 + bytes / 16).then_some(print)
+        };
+        items.iter().map(print).collect()
+    }
+
+    /// Items between matches: as many old as new ones are the same items, changed; else only those that look it.
+    fn diff_gap(&mut self, at: usize, is_end: bool, old: &[Value], new: &[Value], script: &mut Script) {
+        let mut paired = 0;
+        for (old_item, new_item) in old.iter().zip(new) {
+            let found = self.diff(old_item, new_item);
+            if old.len() != new.len() && !found.as_ref().is_none_or(|found| is_small_change(found, new_item)) {
+                break;
+            }
+            if let Some(found) = found {
+                script.change(at + paired, found);
+            }
+            paired += 1;
+        }
+        script.replace(at + paired, is_end, old.len() - paired, &new[paired..]);
+    }
+
+    /// Exact equality; false, too, when the work for it is used up.
+    fn same(&mut self, a: &Value, b: &Value) -> bool {
+        if !self.spend(1) {
+            return false;
+        }
+        match (a, b) {
+            (Value::String(a), Value::String(b)) => a.len() == b.len() && self.spend(a.len() / 64) && a == b,
+            (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| self.same(a, b)),
+            (Value::Object(a), Value::Object(b)) => a.len() == b.len() && self.same_fields(a, b),
+            _ => same_scalar(a, b),
+        }
+    }
+
+    /// Of objects with as many keys: walks them side by side, and looks a key up only where their order differs.
+    fn same_fields(&mut self, a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
+        a.iter().zip(b).all(|((key, a), (other, beside))| {
+            let b = if key == other { Some(beside) } else { b.get(key) };
+            b.is_some_and(|b| self.same(a, b))
+        })
+    }
+}
+
+/// The changes to a list as they are found, in order.
+struct Script {
+    list: ListEdits,
+    cost: usize,
+}
+
+impl Script {
+    fn change(&mut self, at: usize, found: Found) {
+        self.cost += 2 + found.cost;
+        self.list.edits.push(Edit { at, kind: EditKind::Change(found.node) });
+    }
+
+    fn replace(&mut self, at: usize, is_end: bool, delete: usize, insert: &[Value]) {
+        if delete == 0 && insert.is_empty() {
+            return;
+        }
+        self.cost += insert.iter().map(|item| encoded_len(item, usize::MAX)).sum::<usize>();
+        if delete == 0 && is_end {
+            self.list.append = insert.to_vec();
+        } else {
+            self.cost += 5;
+            self.list.edits.push(Edit { at, kind: EditKind::Splice { delete, insert: insert.to_vec() } });
+        }
+    }
+
+    fn finish(self) -> Option<Found> {
+        let is_empty = self.list.edits.is_empty() && self.list.append.is_empty();
+        if is_empty { None } else { Some(Found { node: Node::List(self.list), cost: self.cost }) }
+    }
+}
+
+/// Whether most of the new item was there before: then it is the old one, changed.
+fn is_small_change(found: &Found, new: &Value) -> bool {
+    !matches!(found.node, Node::Set(_)) && encoded_len(new, 2 * found.cost) >= 2 * found.cost
+}
+
+fn same_scalar(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Null, Value::Null) => true,
+        (Value::Bool(a), Value::Bool(b)) => a == b,
+        (Value::Number(a), Value::Number(b)) => same_number(a, b),
+        (Value::String(a), Value::String(b)) => a == b,
+        _ => false,
+    }
+}
+
+/// One changed stretch of a string: an append, a splice when it pays, or the whole.
+fn diff_strings(before: &str, after: &str) -> Option<Found> {
+    if before == after {
+        return None;
+    }
+    let whole = after.len() + 3;
+    let head = common_prefix(before, after);
+    let (old, new) = (&before[head..], &after[head..]);
+    if old.is_empty() && new.len() + 2 < whole - 2 {
+        return Some(Found { node: Node::AppendStr(new.to_owned()), cost: new.len() + 2 });
+    }
+    let tail = common_suffix(old, new);
+    let (delete, insert) = (old.len() - tail, &new[..new.len() - tail]);
+    let cost = insert.len() + 7;
+    if before.len().max(after.len()) >= SPLICE_STR_MIN_BYTES && 2 * cost < whole {
+        return Some(Found { node: Node::SpliceStr { at: head, delete, insert: insert.to_owned() }, cost });
+    }
+    Some(Found { node: Node::Set(after.into()), cost: whole })
+}
+
+/// Length of what both start with, in whole characters.
+fn common_prefix(a: &str, b: &str) -> usize {
+    let bytes = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    (0..=bytes).rev().find(|&len| a.is_char_boundary(len) && b.is_char_boundary(len)).unwrap_or(0)
+}
+
+/// Length of what both end with, in whole characters.
+fn common_suffix(a: &str, b: &str) -> usize {
+    let bytes = a.bytes().rev().zip(b.bytes().rev()).take_while(|(a, b)| a == b).count();
+    let is_boundary = |len: usize| a.is_char_boundary(a.len() - len) && b.is_char_boundary(b.len() - len);
+    (0..=bytes).rev().find(|&len| is_boundary(len)).unwrap_or(0)
+}

@@ -1,0 +1,56 @@
+//! Milepost's durable log.
+//!
+//! A session is an append-only timeline of entries: messages, state changes, marks and events. A
+//! checkpoint is a mark in it. [`Store`] opens a workspace and reads; [`SessionWriter`] holds a
+//! session's lease and appends. When an append returns, a power cut cannot take it back.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use milepost_model::{Message, Role, Trigger};
+//! use milepost_store::{Append, Claim, MarkQuery, NewMark, NewSession, Options, Store};
+//! use serde_json::json;
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("milepost.db");
+//! let store = Store::open(&format!("sqlite:{}", path.display()), Options::default()).await?;
+//! let writer = store.create(NewSession::default(), &Claim::new("the example")).await?;
+//! let state = serde_json::from_value(json!({ "memory": { "step": 1 } }))?;
+//! writer
+//!     .append(Append::new().message(Message::new(Role::User, "Hello")).state(state).mark(NewMark::new(Trigger::Manual)))
+//!     .await?;
+//!
+//! let loaded = store.load_latest(writer.id(), &MarkQuery::default()).await?;
+//! assert_eq!(loaded.state.pointer("/memory/step"), Some(&json!(1)));
+//! assert_eq!(loaded.mark.checkpoint.messages(), 1);
+//! # store.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Where things are kept is a [`backend`]'s business: [`sqlite`] for one machine, [`memory`] for
+//! tests; any other that passes the conformance suite (feature `conformance`).
+
+pub mod backend;
+mod codec;
+mod error;
+mod keys;
+mod limits;
+pub mod memory;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+mod store;
+mod system;
+
+pub use backend::{Backend, BlobId};
+pub use codec::FORMAT;
+pub use ed25519_dalek;
+pub use error::{Conflict, Error, KeyError, Result};
+pub use keys::{KeyOptions, MASTER_KEY_VARIABLE, MarkKey, MasterKey};
+pub use limits::Limits;
+pub use store::{
+    Append, Claim, Collected, Compression, DeleteMode, Deleted, Entry, Loaded, Mark, MarkQuery, MessageQuery, NewMark, NewSession,
+    Options, Problem, Pruned, Purged, Receipt, Redacted, Redactor, Reindexed, SessionPage, SessionQuery, SessionWriter,
+    SignedHead, Skipped, Stats, Store, StoredMessage, StoredRecord, Verified,
+};
+pub use system::system_source;

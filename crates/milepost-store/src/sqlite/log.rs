@@ -1,0 +1,545 @@
+//! The log in tables: append, read, timelines, leases.
+
+use milepost_model::{EntryKind, Epoch, Hash, Position, Seq, SessionId, TimelineId, Timestamp, WorkspaceId};
+use rusqlite::types::Value as Sql;
+use rusqlite::{Connection, OptionalExtension, Row, named_params, params, params_from_iter};
+
+use super::rows::{self, read_session_row, session_columns};
+use super::schema::fail;
+use crate::backend::*;
+use crate::codec;
+use crate::error::{Conflict, Error, Result};
+use crate::memory::next_lease;
+
+/// The key of an entry: the timeline's number above, the entry's below.
+pub(super) fn entry_key(timeline: i64, seq: Seq) -> Result<i64> {
+    if seq > Seq::MAX {
+        return Err(Error::TooLarge {
+            what: "a timeline".into(),
+            size: seq.0,
+            max: Seq::MAX.0,
+            limit: "Seq::MAX (entries)",
+        });
+    }
+    Ok(timeline << 32 | seq.0 as i64)
+}
+
+/// The keys of a range of entries: from the first to before the last.
+pub(super) fn key_range(timeline: i64, from: Seq, to: Seq) -> (i64, i64) {
+    let clamp = |seq: Seq| seq.0.min(u64::from(u32::MAX)) as i64;
+    (timeline << 32 | clamp(from), timeline << 32 | clamp(to))
+}
+
+pub(super) fn seq_of(key: i64) -> Seq {
+    Seq((key & 0xffff_ffff) as u64)
+}
+
+/// A timeline's row.
+pub(super) struct TimelineRow {
+    pub no: i64,
+    pub id: TimelineId,
+    session_no: i64,
+    session: SessionId,
+    parent: Option<Position>,
+    head: Option<String>,
+}
+
+const TIMELINE: &str = "
+SELECT t.no, t.id, t.session, s.id, p.id, t.parent_seq, t.head
+FROM timelines t JOIN sessions s ON s.no = t.session LEFT JOIN timelines p ON p.no = t.parent ";
+
+pub(super) fn parse<T: std::str::FromStr>(text: &str, column: usize) -> rusqlite::Result<T>
+where
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    text.parse().map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
+    })
+}
+
+fn read_timeline(row: &Row<'_>) -> rusqlite::Result<TimelineRow> {
+    let parent: Option<String> = row.get(4)?;
+    let parent_seq: Option<i64> = row.get(5)?;
+    Ok(TimelineRow {
+        no: row.get(0)?,
+        id: parse(&row.get::<_, String>(1)?, 1)?,
+        session_no: row.get(2)?,
+        session: parse(&row.get::<_, String>(3)?, 3)?,
+        parent: match (parent, parent_seq) {
+            (Some(id), Some(seq)) => Some(Position { timeline: parse(&id, 4)?, seq: Seq(seq as u64) }),
+            _ => None,
+        },
+        head: row.get(6)?,
+    })
+}
+
+impl TimelineRow {
+    pub fn find(db: &Connection, workspace: &WorkspaceId, id: TimelineId) -> Result<Option<Self>> {
+        db.prepare_cached(&format!("{TIMELINE} WHERE t.id = ?1 AND s.workspace = ?2"))
+            .and_then(|mut s| s.query_row(params![id.to_string(), workspace.as_str()], read_timeline).optional())
+            .map_err(fail("finding a timeline"))
+    }
+
+    fn list(db: &Connection, condition: &str, parameter: i64) -> Result<Vec<Self>> {
+        db.prepare_cached(&format!("{TIMELINE} WHERE {condition} ORDER BY t.id"))
+            .and_then(|mut s| s.query_map([parameter], read_timeline)?.collect())
+            .map_err(fail("listing timelines"))
+    }
+
+    fn begins(&self) -> u64 {
+        self.parent.map_or(0, |at| at.seq.0 + 1)
+    }
+
+    /// Where the timeline ends and the chain hash there.
+    fn end(&self, db: &Connection) -> Result<(u64, Option<Hash>)> {
+        let (from, to) = key_range(self.no, Seq(0), Seq(u64::MAX));
+        let last: Option<(i64, Option<Vec<u8>>)> = db
+            .prepare_cached("SELECT id, chain FROM entries WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT 1")
+            .and_then(|mut s| s.query_row([from, to], |row| Ok((row.get(0)?, row.get(1)?))).optional())
+            .map_err(fail("reading the end of a timeline"))?;
+        Ok(match last {
+            Some((key, chain)) => (seq_of(key).0 + 1, chain.and_then(|c| c.try_into().ok()).map(Hash)),
+            None => (self.begins(), None),
+        })
+    }
+
+    fn info(self, db: &Connection) -> Result<Timeline> {
+        let (length, chain) = self.end(db)?;
+        Ok(Timeline { id: self.id, session: self.session, parent: self.parent, head: self.head, length, chain })
+    }
+}
+
+/// A session's number and lease.
+struct SessionKey {
+    no: i64,
+    lease: Lease,
+}
+
+fn find_session(db: &Connection, workspace: &WorkspaceId, id: SessionId) -> Result<Option<SessionKey>> {
+    db.prepare_cached("SELECT no, epoch, owner, holder, lease_until FROM sessions WHERE workspace = ?1 AND id = ?2")
+        .and_then(|mut s| {
+            s.query_row(params![workspace.as_str(), id.to_string()], |row| {
+                Ok(SessionKey { no: row.get(0)?, lease: read_lease(row, 1)? })
+            })
+            .optional()
+        })
+        .map_err(fail("finding a session"))
+}
+
+fn read_lease(row: &Row<'_>, at: usize) -> rusqlite::Result<Lease> {
+    let owner: Option<String> = row.get(at + 1)?;
+    Ok(Lease {
+        epoch: Epoch(row.get::<_, i64>(at)? as u64),
+        owner: owner.map(|text| parse(&text, at + 1)).transpose()?,
+        holder: row.get(at + 2)?,
+        until: Timestamp(row.get(at + 3)?),
+    })
+}
+
+fn write_lease(db: &Connection, no: i64, lease: &Lease) -> Result<()> {
+    db.prepare_cached("UPDATE sessions SET epoch = ?2, owner = ?3, holder = ?4, lease_until = ?5 WHERE no = ?1")
+        .and_then(|mut s| {
+            let owner = lease.owner.map(|owner| owner.to_string());
+            s.execute(params![no, lease.epoch.0 as i64, owner, lease.holder, lease.until.0])
+        })
+        .map_err(fail("writing a lease"))?;
+    Ok(())
+}
+
+/// Adds a batch. Runs inside a transaction.
+pub(super) fn append(db: &Connection, workspace: &WorkspaceId, batch: &Batch, now: Timestamp) -> Result<Appended> {
+    let line = TimelineRow::find(db, workspace, batch.timeline)?;
+    if let Some(answer) = repeated(db, line.as_ref(), batch)? {
+        return Ok(answer);
+    }
+    let session = find_session(db, workspace, batch.session)?;
+    if let (Some(epoch), Some(found)) = (batch.epoch, &session) {
+        check_epoch(batch.session, epoch, &found.lease)?;
+    }
+    let until = now.plus_ms(batch.renew_ms);
+    let (timeline_no, session_no) = match (&batch.open, line, session) {
+        (Some(open), line, session) => {
+            if line.is_some() {
+                return Err(Conflict::Exists { what: "timeline", id: batch.timeline.to_string() }.into());
+            }
+            open_timeline(db, workspace, batch, open, session.map(|s| s.no), until)?
+        }
+        (None, Some(line), Some(session)) if line.session_no == session.no => {
+            check_growth(db, &line, batch)?;
+            (line.no, session.no)
+        }
+        _ => return Err(Error::not_found("timeline", batch.timeline)),
+    };
+    let mut seq = Seq(batch.expected);
+    for entry in &batch.entries {
+        insert_entry(db, entry_key(timeline_no, seq)?, entry)?;
+        seq = seq.next();
+    }
+    rows::put_blobs(db, workspace, &batch.blobs, now)?;
+    for mark in &batch.marks {
+        rows::put_mark(db, entry_key(timeline_no, mark.at.seq)?, mark)?;
+    }
+    rows::put_keyframes(db, workspace, &batch.keyframes)?;
+    rewrite(db, workspace, &batch.rewrite)?;
+    if !batch.rewrite.truncate.is_empty() {
+        let line = TimelineRow::find(db, workspace, batch.timeline)?;
+        seq = Seq(line.map(|line| line.end(db)).transpose()?.map_or(seq.0, |(length, _)| length));
+    }
+    if let Some(row) = &batch.row {
+        rows::update_session(db, session_no, row, seq.0)?;
+    }
+    if batch.epoch.is_some() {
+        db.prepare_cached("UPDATE sessions SET lease_until = max(lease_until, ?2) WHERE no = ?1")
+            .and_then(|mut s| s.execute([session_no, until.0]))
+            .map_err(fail("renewing a lease"))?;
+    }
+    if batch.entries.iter().any(|entry| entry.kind == EntryKind::Message) {
+        db.prepare_cached("INSERT OR IGNORE INTO unindexed (timeline) VALUES (?1)")
+            .and_then(|mut s| s.execute([timeline_no]))
+            .map_err(fail("noting new texts"))?;
+    }
+    Ok(Appended { length: seq.0, repeated: false })
+}
+
+/// The answer that a batch got when it was first added.
+fn repeated(db: &Connection, line: Option<&TimelineRow>, batch: &Batch) -> Result<Option<Appended>> {
+    let (Some(line), Some(id)) = (line, batch.entries.first().and_then(|entry| entry.batch)) else {
+        return Ok(None);
+    };
+    let stored: Option<Option<Vec<u8>>> = db
+        .prepare_cached("SELECT batch FROM entries WHERE id = ?1")
+        .and_then(|mut s| s.query_row([entry_key(line.no, Seq(batch.expected)).unwrap_or(-1)], |row| row.get(0)).optional())
+        .map_err(fail("looking for a batch"))?;
+    let is_same = stored.flatten().is_some_and(|stored| stored == id.to_bytes());
+    Ok(is_same.then(|| Appended { length: batch.expected + batch.entries.len() as u64, repeated: true }))
+}
+
+fn check_epoch(session: SessionId, epoch: Epoch, lease: &Lease) -> Result<()> {
+    if epoch == lease.epoch {
+        return Ok(());
+    }
+    Err(Error::Fenced { session, epoch, current: lease.epoch, holder: lease.holder.clone() })
+}
+
+fn check_growth(db: &Connection, line: &TimelineRow, batch: &Batch) -> Result<()> {
+    if line.head.is_none() {
+        return Err(Conflict::NotHead { timeline: batch.timeline }.into());
+    }
+    let (actual, _) = line.end(db)?;
+    if actual != batch.expected {
+        return Err(Conflict::Length { timeline: batch.timeline, expected: batch.expected, actual }.into());
+    }
+    Ok(())
+}
+
+/// Begins a timeline, and its session when that is new. Returns their numbers.
+fn open_timeline(
+    db: &Connection,
+    workspace: &WorkspaceId,
+    batch: &Batch,
+    open: &Opening,
+    session: Option<i64>,
+    until: Timestamp,
+) -> Result<(i64, i64)> {
+    let failed = fail("opening a timeline");
+    let parent = match open.parent {
+        None => None,
+        Some(at) => {
+            let missing = || Error::not_found("entry", at);
+            let line = TimelineRow::find(db, workspace, at.timeline)?.ok_or_else(missing)?;
+            let (length, _) = line.end(db)?;
+            if at.seq.0 >= length || at.seq.0 < line.begins() {
+                return Err(missing());
+            }
+            Some((line.no, at.seq.0 as i64))
+        }
+    };
+    let begins = open.parent.map_or(0, |at| at.seq.0 + 1);
+    if begins != batch.expected {
+        return Err(Conflict::Length { timeline: batch.timeline, expected: batch.expected, actual: begins }.into());
+    }
+    let session_no = match (session, &batch.row) {
+        (Some(no), _) => no,
+        (None, Some(row)) => {
+            let lease = match &batch.holder {
+                Some((owner, holder)) => {
+                    Lease { epoch: Epoch(1), owner: Some(*owner), holder: holder.clone(), until }
+                }
+                None => Lease { epoch: Epoch(0), owner: None, holder: String::new(), until: Timestamp(0) },
+            };
+            rows::insert_session(db, workspace, row, &lease)?
+        }
+        (None, None) => return Err(Error::not_found("session", batch.session)),
+    };
+    let holder: Option<String> = db
+        .prepare_cached("SELECT id FROM timelines WHERE session = ?1 AND head = ?2")
+        .and_then(|mut s| s.query_row(params![session_no, open.head], |row| row.get(0)).optional())
+        .map_err(&failed)?;
+    match (holder, open.replaces) {
+        (None, None) => {}
+        (Some(holder), Some(old)) if holder == old.to_string() => {
+            db.prepare_cached("UPDATE timelines SET head = NULL WHERE id = ?1")
+                .and_then(|mut s| s.execute([holder]))
+                .map_err(&failed)?;
+        }
+        (Some(_), None) => return Err(Conflict::Exists { what: "session", id: batch.session.to_string() }.into()),
+        (_, Some(old)) => return Err(Conflict::NotHead { timeline: old }.into()),
+    }
+    db.prepare_cached(
+        "INSERT INTO timelines (id, session, parent, parent_seq, head, indexed) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )
+    .and_then(|mut s| {
+        let (parent, parent_seq) = parent.unzip();
+        s.execute(params![batch.timeline.to_string(), session_no, parent, parent_seq, open.head, begins as i64])
+    })
+    .map_err(&failed)?;
+    Ok((db.last_insert_rowid(), session_no))
+}
+
+fn insert_entry(db: &Connection, key: i64, entry: &StoredEntry) -> Result<()> {
+    let refs: Vec<u8> = entry.refs.iter().flat_map(|id| id.0).collect();
+    db.prepare_cached(
+        "INSERT OR REPLACE INTO entries (id, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+    )
+    .and_then(|mut s| {
+        s.execute(params![
+            key,
+            entry.version,
+            entry.kind as u8,
+            entry.time.0,
+            entry.label,
+            entry.channel,
+            entry.text,
+            entry.body,
+            (!refs.is_empty()).then_some(refs),
+            entry.batch.map(|id| id.to_bytes().to_vec()),
+            entry.chain.map(|hash| hash.0.to_vec()),
+            entry.mac.map(|mac| mac.to_vec()),
+            entry.sum as i64,
+        ])
+    })
+    .map_err(fail("writing an entry"))?;
+    Ok(())
+}
+
+const ENTRY: &str = "SELECT id, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum FROM entries ";
+
+fn read_entry(row: &Row<'_>) -> rusqlite::Result<(i64, StoredEntry)> {
+    let odd = |column: usize, why: &str| {
+        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Blob, why.to_owned().into())
+    };
+    let fixed = |column: usize| -> rusqlite::Result<Option<Vec<u8>>> { row.get(column) };
+    let refs = fixed(8)?.unwrap_or_default();
+    let (refs, rest) = refs.as_chunks::<32>();
+    if !rest.is_empty() {
+        return Err(odd(8, "blob names have another length"));
+    }
+    let hash = |column: usize| -> rusqlite::Result<Option<[u8; 32]>> {
+        fixed(column)?.map(|b| b.try_into().map_err(|_| odd(column, "a hash has another length"))).transpose()
+    };
+    let batch: Option<[u8; 16]> =
+        fixed(9)?.map(|b| b.try_into().map_err(|_| odd(9, "a batch id has another length"))).transpose()?;
+    let entry = StoredEntry {
+        version: row.get(1)?,
+        kind: EntryKind::from_u8(row.get(2)?).ok_or_else(|| odd(2, "an unknown kind of entry"))?,
+        time: Timestamp(row.get(3)?),
+        label: row.get(4)?,
+        channel: row.get(5)?,
+        text: row.get(6)?,
+        body: row.get(7)?,
+        refs: refs.iter().map(|id| BlobId(*id)).collect(),
+        batch: batch.map(milepost_model::BatchId::from_bytes),
+        chain: hash(10)?.map(Hash),
+        mac: hash(11)?,
+        sum: row.get::<_, i64>(12)? as u64,
+    };
+    Ok((row.get(0)?, entry))
+}
+
+/// Reads entries of one timeline by number.
+pub(super) fn read_range(db: &Connection, timeline_no: i64, range: &Range) -> Result<Vec<(Seq, StoredEntry)>> {
+    let (from, to) = key_range(timeline_no, range.from, range.to);
+    let mut sql = format!("{ENTRY} WHERE id >= ?1 AND id < ?2");
+    let mut values: Vec<Sql> = vec![from.into(), to.into()];
+    if range.kinds != Kinds::ALL {
+        let kinds: Vec<String> =
+            EntryKind::ALL.iter().filter(|k| range.kinds.has(**k)).map(|k| (*k as u8).to_string()).collect();
+        sql += &format!(" AND kind IN ({})", kinds.join(","));
+    }
+    if let Some(channel) = &range.channel {
+        values.push(channel.clone().map_or(Sql::Null, Sql::Text));
+        sql += " AND channel IS ?3";
+    }
+    sql += if range.order == Order::Forward { " ORDER BY id" } else { " ORDER BY id DESC" };
+    sql += &format!(" LIMIT {}", i64::try_from(range.limit).unwrap_or(i64::MAX));
+    let what = format!("reading {} from {} to {}", range.timeline, range.from, range.to);
+    db.prepare_cached(&sql)
+        .and_then(|mut s| {
+            s.query_map(params_from_iter(values), |row| read_entry(row).map(|(key, entry)| (seq_of(key), entry)))?.collect()
+        })
+        .map_err(fail(&what))
+}
+
+pub(super) fn read(db: &Connection, workspace: &WorkspaceId, range: &Range) -> Result<Vec<(Seq, StoredEntry)>> {
+    match TimelineRow::find(db, workspace, range.timeline)? {
+        Some(line) => read_range(db, line.no, range),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn rewrite(db: &Connection, workspace: &WorkspaceId, rewrite: &Rewrite) -> Result<()> {
+    let key = |at: &Position| -> Result<i64> {
+        let line = TimelineRow::find(db, workspace, at.timeline)?
+            .ok_or_else(|| Error::not_found("timeline", at.timeline))?;
+        entry_key(line.no, at.seq)
+    };
+    let run = |sql: &str, key: i64| {
+        db.prepare_cached(sql).and_then(|mut s| s.execute([key])).map_err(fail("changing stored entries"))
+    };
+    for (at, entry) in &rewrite.entries {
+        insert_entry(db, key(at)?, entry)?;
+    }
+    for at in &rewrite.truncate {
+        let first = key(at)?;
+        let end = ((first >> 32) + 1) << 32;
+        super::text::forget(db, first, end)?;
+        for table in ["entries", "marks", "keyframes"] {
+            db.prepare_cached(&format!("DELETE FROM {table} WHERE id >= ?1 AND id < ?2"))
+                .and_then(|mut s| s.execute([first, end]))
+                .map_err(fail("removing entries"))?;
+        }
+    }
+    for row in &rewrite.marks {
+        rows::put_mark(db, key(&row.at)?, row)?;
+    }
+    for at in &rewrite.drop_marks {
+        run("DELETE FROM marks WHERE id = ?1", key(at)?)?;
+    }
+    for at in &rewrite.drop_keyframes {
+        run("DELETE FROM keyframes WHERE id = ?1", key(at)?)?;
+    }
+    for at in &rewrite.texts {
+        let key = key(at)?;
+        super::text::reindex_one(db, key)?;
+    }
+    Ok(())
+}
+
+pub(super) fn session(db: &Connection, workspace: &WorkspaceId, id: SessionId) -> Result<Option<SessionHead>> {
+    let failed = fail("reading a session");
+    let columns = session_columns();
+    let found = db
+        .prepare_cached(&format!(
+            "SELECT {columns}, no, length, epoch, owner, holder, lease_until FROM sessions WHERE workspace = ?1 AND id = ?2"
+        ))
+        .and_then(|mut s| {
+            s.query_row(params![workspace.as_str(), id.to_string()], |row| {
+                let next = rows::SESSION_COLUMNS;
+                Ok((
+                    read_session_row(row)?,
+                    row.get::<_, i64>(next)?,
+                    row.get::<_, i64>(next + 1)? as u64,
+                    read_lease(row, next + 2)?,
+                ))
+            })
+            .optional()
+        })
+        .map_err(&failed)?;
+    let Some((row, no, noted_length, lease)) = found else { return Ok(None) };
+    let line = db
+        .prepare_cached(&format!("{TIMELINE} WHERE t.session = :no AND t.head = :head"))
+        .and_then(|mut s| s.query_row(named_params! {":no": no, ":head": MAIN_HEAD}, read_timeline).optional())
+        .map_err(&failed)?
+        .ok_or_else(|| Error::corrupt(format!("session {id}"), "it has no head"))?;
+    Ok(Some(SessionHead { row, timeline: line.info(db)?, noted_length, lease }))
+}
+
+pub(super) fn timeline(db: &Connection, workspace: &WorkspaceId, id: TimelineId) -> Result<Option<Timeline>> {
+    TimelineRow::find(db, workspace, id)?.map(|line| line.info(db)).transpose()
+}
+
+pub(super) fn timelines(db: &Connection, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>> {
+    let Some(found) = find_session(db, workspace, session)? else { return Ok(Vec::new()) };
+    TimelineRow::list(db, "t.session = ?1", found.no)?.into_iter().map(|line| line.info(db)).collect()
+}
+
+pub(super) fn children(db: &Connection, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>> {
+    let Some(found) = find_session(db, workspace, session)? else { return Ok(Vec::new()) };
+    let condition = "t.session <> ?1 AND t.parent IN (SELECT no FROM timelines WHERE session = ?1)";
+    TimelineRow::list(db, condition, found.no)?.into_iter().map(|line| line.info(db)).collect()
+}
+
+pub(super) fn lease(
+    db: &Connection,
+    workspace: &WorkspaceId,
+    session: SessionId,
+    action: &LeaseAction,
+    now: Timestamp,
+) -> Result<Lease> {
+    let found = find_session(db, workspace, session)?.ok_or_else(|| Error::not_found("session", session))?;
+    let lease = next_lease(session, &found.lease, action.clone(), now)?;
+    write_lease(db, found.no, &lease)?;
+    Ok(lease)
+}
+
+/// Removes a session with all its rows. Runs inside a transaction.
+pub(super) fn remove(db: &Connection, workspace: &WorkspaceId, session: SessionId, epoch: Epoch) -> Result<()> {
+    let failed = fail("removing a session");
+    let found = find_session(db, workspace, session)?.ok_or_else(|| Error::not_found("session", session))?;
+    check_epoch(session, epoch, &found.lease)?;
+    let branches = children(db, workspace, session)?.len() as u64;
+    if branches > 0 {
+        return Err(Conflict::Branches { session, branches }.into());
+    }
+    for line in TimelineRow::list(db, "t.session = ?1", found.no)? {
+        let (from, to) = key_range(line.no, Seq(0), Seq(u64::MAX));
+        super::text::forget(db, from, to)?;
+        for table in ["entries", "marks", "keyframes"] {
+            db.prepare_cached(&format!("DELETE FROM {table} WHERE id >= ?1 AND id < ?2"))
+                .and_then(|mut s| s.execute([from, to]))
+                .map_err(&failed)?;
+        }
+        db.execute("DELETE FROM unindexed WHERE timeline = ?1", [line.no]).map_err(&failed)?;
+        db.execute("DELETE FROM timelines WHERE no = ?1", [line.no]).map_err(&failed)?;
+    }
+    db.execute("DELETE FROM sessions WHERE no = ?1", [found.no]).map_err(&failed)?;
+    Ok(())
+}
+
+/// Checks the last entries of the sessions that were written last: what an interrupted commit could have hurt.
+pub(super) fn check_ends(db: &Connection) -> Result<()> {
+    const SESSIONS: usize = 64;
+    const ENTRIES: usize = 16;
+    let heads: Vec<(i64, String)> = db
+        .prepare(&format!(
+            "SELECT t.no, t.id FROM sessions s JOIN timelines t ON t.session = s.no AND t.head = '{MAIN_HEAD}'
+             ORDER BY s.active DESC LIMIT {SESSIONS}"
+        ))
+        .and_then(|mut s| s.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
+        .map_err(fail("checking the store"))?;
+    for (no, id) in heads {
+        let timeline: TimelineId = id.parse()?;
+        let range = Range {
+            timeline,
+            from: Seq(0),
+            to: Seq(u64::MAX),
+            kinds: Kinds::ALL,
+            channel: None,
+            order: Order::Backward,
+            limit: ENTRIES,
+        };
+        for (seq, entry) in read_range(db, no, &range)? {
+            codec::check(Position { timeline, seq }, &entry)?;
+        }
+    }
+    Ok(())
+}
+
+/// One entry by its key.
+pub(super) fn read_key(db: &Connection, key: i64) -> Result<Option<StoredEntry>> {
+    db.prepare_cached(&format!("{ENTRY} WHERE id = ?1"))
+        .and_then(|mut s| s.query_row([key], read_entry).optional())
+        .map(|found| found.map(|(_, entry)| entry))
+        .map_err(fail("reading an entry"))
+}

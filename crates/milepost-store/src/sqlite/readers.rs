@@ -1,0 +1,107 @@
+//! A few threads that read, each with its own connection, so that reading blocks neither the writer
+//! nor the caller's thread.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::schema::{Mode, connect};
+use crate::error::{Error, Result};
+
+const READERS: usize = 4;
+
+type Read = Box<dyn FnOnce(Result<&Connection>) + Send>;
+
+/// The way to the reading threads.
+pub(super) struct Readers {
+    sender: Mutex<Option<Sender<Read>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Readers {
+    /// Starts the threads. Each opens its connection when it is first needed.
+    pub fn start(path: &Path) -> Result<Self> {
+        let (sender, receiver) = channel::<Read>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let mut threads = Vec::new();
+        for number in 0..READERS {
+            let receiver = Arc::clone(&receiver);
+            let path = path.to_owned();
+            let thread = std::thread::Builder::new()
+                .name(format!("milepost-reader-{number}"))
+                .spawn(move || serve(&receiver, &path))
+                .map_err(|error| Error::Io { what: "starting a reader".into(), why: error.to_string() })?;
+            threads.push(thread);
+        }
+        Ok(Self { sender: Mutex::new(Some(sender)), threads: Mutex::new(threads) })
+    }
+
+    /// Runs `work` on one of the threads, in a transaction of its own: all of it sees the same state.
+    pub async fn read<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T> + Send + 'static,
+    {
+        self.read_outside(move |connection| snapshot(connection, work)).await
+    }
+
+    /// Runs `work` on one of the threads, outside of any transaction.
+    pub async fn read_outside<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let read: Read = Box::new(move |connection| {
+            let _ = reply.send(connection.and_then(work));
+        });
+        {
+            let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+            sender.as_ref().and_then(|sender| sender.send(read).ok()).ok_or(Error::Closed)?;
+        }
+        answer.await.map_err(|_| Error::Closed)?
+    }
+
+    /// Ends the threads once they have answered what waits.
+    pub fn close(&self) {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // A panic there has nothing left to tell here.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn snapshot<T>(connection: &Connection, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    let failed = super::schema::fail("reading");
+    connection.prepare_cached("BEGIN").and_then(|mut s| s.execute([])).map_err(&failed)?;
+    let result = work(connection);
+    if !connection.is_autocommit() {
+        connection.prepare_cached("COMMIT").and_then(|mut s| s.execute([])).map_err(&failed)?;
+    }
+    result
+}
+
+fn serve(receiver: &Mutex<Receiver<Read>>, path: &Path) {
+    let mut connection = None;
+    loop {
+        let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(read) = next else { return };
+        if connection.is_none() {
+            match connect(path, Mode::Read) {
+                Ok(opened) => connection = Some(opened),
+                Err(error) => {
+                    read(Err(error));
+                    continue;
+                }
+            }
+        }
+        if let Some(connection) = &connection {
+            read(Ok(connection));
+        }
+    }
+}

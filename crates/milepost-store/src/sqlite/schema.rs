@@ -1,0 +1,272 @@
+//! The tables, how a connection is set up, and what SQLite's errors mean.
+//!
+//! `entries` is the log: its key is the timeline's number in the upper and the entry's number in the
+//! lower 32 bits, so that a timeline lies together and needs no further index. `sessions`, `marks`,
+//! `keyframes` (unless pinned), `unindexed` and `texts` are derived. The views `messages`,
+//! `checkpoints` and `states` are for people with a `sqlite3` prompt.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use crate::error::{Error, Result};
+
+/// The version of the tables that this program writes.
+pub(super) const SCHEMA_VERSION: i64 = 1;
+/// "Mpst": says in the file's header whose it is.
+const APPLICATION_ID: i64 = 0x4d70_7374;
+/// SQLite before this can damage a WAL database that several processes use.
+const SQLITE_MIN: i32 = 3_051_003;
+/// How long to wait for another process that writes.
+pub(super) const BUSY_MS: u64 = 30_000;
+/// Pages in the WAL before they are copied into the database.
+const WAL_PAGES: i64 = 1000;
+
+const TABLES: &str = "
+CREATE TABLE sessions (
+  no INTEGER PRIMARY KEY,
+  workspace TEXT NOT NULL,
+  id TEXT NOT NULL,
+  status TEXT NOT NULL,
+  title TEXT,
+  project TEXT, agent TEXT, feature TEXT, task TEXT, stage TEXT,
+  tags TEXT,
+  messages INTEGER NOT NULL,
+  checkpoints INTEGER NOT NULL,
+  created INTEGER NOT NULL,
+  active INTEGER NOT NULL,
+  preview TEXT,
+  trashed INTEGER,
+  hidden INTEGER NOT NULL,
+  length INTEGER NOT NULL,
+  epoch INTEGER NOT NULL,
+  owner TEXT,
+  holder TEXT NOT NULL,
+  lease_until INTEGER NOT NULL,
+  detail BLOB NOT NULL,
+  UNIQUE (workspace, id)
+);
+CREATE TABLE timelines (
+  no INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE,
+  session INTEGER NOT NULL,
+  parent INTEGER,
+  parent_seq INTEGER,
+  head TEXT,
+  indexed INTEGER NOT NULL
+);
+CREATE INDEX timelines_session ON timelines (session);
+CREATE INDEX timelines_parent ON timelines (parent) WHERE parent IS NOT NULL;
+CREATE TABLE entries (
+  id INTEGER PRIMARY KEY,
+  version INTEGER NOT NULL,
+  kind INTEGER NOT NULL,
+  time INTEGER NOT NULL,
+  label TEXT,
+  channel TEXT,
+  text TEXT,
+  body BLOB NOT NULL,
+  refs BLOB,
+  batch BLOB,
+  chain BLOB,
+  mac BLOB,
+  sum INTEGER NOT NULL
+);
+CREATE INDEX entries_refs ON entries (id) WHERE refs IS NOT NULL;
+CREATE TABLE marks (
+  id INTEGER PRIMARY KEY,
+  checkpoint TEXT NOT NULL,
+  time INTEGER NOT NULL,
+  trigger TEXT NOT NULL,
+  label TEXT,
+  clean INTEGER NOT NULL,
+  resumable INTEGER NOT NULL,
+  kept INTEGER NOT NULL,
+  messages INTEGER NOT NULL,
+  trashed INTEGER
+);
+CREATE INDEX marks_checkpoint ON marks (checkpoint);
+CREATE TABLE keyframes (
+  id INTEGER PRIMARY KEY,
+  pinned INTEGER NOT NULL,
+  body BLOB NOT NULL
+);
+CREATE TABLE blobs (
+  no INTEGER PRIMARY KEY,
+  workspace TEXT NOT NULL,
+  id BLOB NOT NULL,
+  touched INTEGER NOT NULL,
+  body BLOB NOT NULL,
+  UNIQUE (workspace, id)
+);
+CREATE TABLE records (
+  workspace TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  key TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  due INTEGER,
+  value BLOB NOT NULL,
+  PRIMARY KEY (workspace, kind, key)
+) WITHOUT ROWID;
+CREATE INDEX records_due ON records (workspace, kind, due, key) WHERE due IS NOT NULL;
+CREATE TABLE unindexed (timeline INTEGER PRIMARY KEY);
+CREATE VIEW messages AS
+  SELECT s.workspace, s.id AS session, t.id AS timeline, e.id & 0xffffffff AS seq,
+         datetime(e.time / 1000, 'unixepoch') AS time, e.label AS role,
+         coalesce(e.channel, 'main') AS channel, e.text, length(e.body) AS body_bytes
+  FROM entries e JOIN timelines t ON t.no = e.id >> 32 JOIN sessions s ON s.no = t.session
+  WHERE e.kind = 1;
+CREATE VIEW checkpoints AS
+  SELECT s.workspace, s.id AS session, t.id AS timeline, m.id & 0xffffffff AS seq, m.checkpoint AS id,
+         datetime(m.time / 1000, 'unixepoch') AS time, m.trigger, m.label, m.clean, m.resumable, m.messages,
+         m.trashed IS NOT NULL AS trashed
+  FROM marks m JOIN timelines t ON t.no = m.id >> 32 JOIN sessions s ON s.no = t.session;
+";
+
+const TEXT_INDEX: &str = "
+CREATE VIRTUAL TABLE texts USING fts5(
+  text, content='', contentless_delete=1, tokenize=\"unicode61 remove_diacritics 2\"
+);
+";
+
+/// How a store file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Write,
+    Read,
+}
+
+/// What an SQLite error means to a caller.
+pub(super) fn fail(what: &str) -> impl Fn(rusqlite::Error) -> Error + '_ {
+    move |error| {
+        let what = what.to_owned();
+        let why = error.to_string();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Error::NoSpace { what },
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => Error::ReadOnly { what },
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Corrupt { what, why },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Busy { what, waited_ms: BUSY_MS },
+            Some(ErrorCode::TooBig) => Error::invalid(what, why),
+            Some(_) => Error::Io { what, why },
+            // Not from SQLite: a column holds something that was never written there.
+            None => Error::Corrupt { what, why },
+        }
+    }
+}
+
+/// Opens a connection and asserts that it is set up as durability needs it.
+pub(super) fn connect(path: &Path, mode: Mode) -> Result<Connection> {
+    if rusqlite::version_number() < SQLITE_MIN {
+        return Err(Error::invalid(
+            "SQLite",
+            format!("version {} can damage a store; 3.51.3 or newer is needed", rusqlite::version()),
+        ));
+    }
+    let what = format!("opening {}", path.display());
+    let access = match mode {
+        Mode::Write => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        // Readers of a WAL database write to its shared memory.
+        Mode::Read => OpenFlags::SQLITE_OPEN_READ_WRITE,
+    };
+    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(|error| {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::CannotOpen) => {
+                Error::invalid(path.display().to_string(), "it cannot be opened: the directory must exist and be writable")
+            }
+            _ => fail(&what)(error),
+        }
+    })?;
+    let failed = fail(&what);
+    connection.busy_timeout(Duration::from_millis(BUSY_MS)).map_err(&failed)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    let pragma = |name: &str, value: &str| {
+        connection.query_row(&format!("PRAGMA {name}={value}"), [], |_| Ok(())).or_else(|error| match error {
+            rusqlite::Error::QueryReturnedNoRows => Ok(()),
+            other => Err(other),
+        })
+    };
+    let text = |name: &str| {
+        connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, rusqlite::types::Value>(0))
+    };
+    match mode {
+        Mode::Write => {
+            // The switch is committed only after its answer was read: step to the end, or an error is lost.
+            let mode: String = connection
+                .query_one("PRAGMA journal_mode=WAL", [], |row| row.get(0))
+                .map_err(&failed)?;
+            if mode != "wal" {
+                return Err(Error::ReadOnly { what: format!("{} (no WAL there: {mode})", path.display()) });
+            }
+            pragma("synchronous", "FULL").map_err(&failed)?;
+            pragma("wal_autocheckpoint", &WAL_PAGES.to_string()).map_err(&failed)?;
+            pragma("journal_size_limit", &(WAL_PAGES * 4096 * 4).to_string()).map_err(&failed)?;
+            if text("synchronous").map_err(&failed)? != rusqlite::types::Value::Integer(2) {
+                return Err(Error::invalid("SQLite", "it does not take synchronous=FULL"));
+            }
+        }
+        Mode::Read => pragma("query_only", "ON").map_err(&failed)?,
+    }
+    pragma("cache_size", "-8192").map_err(&failed)?;
+    pragma("temp_store", "MEMORY").map_err(&failed)?;
+    Ok(connection)
+}
+
+/// Makes the tables in a new file, or checks the version of an old one.
+pub(super) fn prepare(connection: &Connection, path: &Path, text_index: bool) -> Result<()> {
+    let what = format!("preparing {}", path.display());
+    let failed = fail(&what);
+    let number = |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0));
+    let version = number("user_version").map_err(&failed)?;
+    let application = number("application_id").map_err(&failed)?;
+    if version == 0 {
+        let tables: i64 = connection
+            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+            .map_err(&failed)?;
+        if tables > 0 || application != 0 {
+            return Err(Error::invalid(
+                path.display().to_string(),
+                "it is a database of another program: name a new file, or a Milepost store",
+            ));
+        }
+        return create(connection, text_index).map_err(&failed);
+    }
+    if application != APPLICATION_ID {
+        return Err(Error::invalid(
+            path.display().to_string(),
+            "it is a database of another program: name a new file, or a Milepost store",
+        ));
+    }
+    if version > SCHEMA_VERSION {
+        return Err(Error::Newer {
+            what: path.display().to_string(),
+            found: version as u64,
+            supported: SCHEMA_VERSION as u64,
+        });
+    }
+    Ok(())
+}
+
+fn create(connection: &Connection, text_index: bool) -> rusqlite::Result<()> {
+    connection.execute_batch("BEGIN EXCLUSIVE")?;
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    // Another process may have made the tables while this one waited.
+    if version == 0 {
+        connection.execute_batch(TABLES)?;
+        if text_index {
+            connection.execute_batch(TEXT_INDEX)?;
+        }
+        connection.execute_batch(&format!(
+            "PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"
+        ))?;
+    }
+    connection.execute_batch("COMMIT")
+}
+
+/// Whether this store has a text index.
+pub(super) fn has_text_index(connection: &Connection) -> Result<bool> {
+    connection
+        .query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'texts'", [], |row| row.get::<_, i64>(0))
+        .map(|count| count > 0)
+        .map_err(fail("reading the store"))
+}

@@ -1,0 +1,170 @@
+//! The text index: which messages hold which words. It is derived from the log and follows it a
+//! moment later; a search catches it up first, so that it always finds what was acknowledged.
+
+use milepost_model::{Seq, SessionId, TimelineId, WorkspaceId};
+use rusqlite::types::Value as Sql;
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
+
+use super::log::{entry_key, key_range, parse, read_key, read_range, seq_of};
+use super::rows::read_blob_of_timeline;
+use super::schema::{fail, has_text_index};
+use crate::backend::*;
+use crate::codec::{self, searchable_text};
+use crate::error::Result;
+use milepost_model::{EntryKind, Position};
+
+/// Texts longer than this are indexed up to here.
+const INDEXED_BYTES: usize = 1 << 20;
+
+/// Indexes up to `limit` messages that are not indexed yet. Returns how many it looked at.
+pub(super) fn index(db: &Connection, limit: usize) -> Result<usize> {
+    let failed = fail("indexing texts");
+    let mut done = 0;
+    while done < limit {
+        let next: Option<(i64, i64, String)> = db
+            .prepare_cached(
+                "SELECT u.timeline, t.indexed, t.id FROM unindexed u JOIN timelines t ON t.no = u.timeline LIMIT 1",
+            )
+            .and_then(|mut s| s.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional())
+            .map_err(&failed)?;
+        let Some((no, indexed, id)) = next else { break };
+        let range = Range {
+            timeline: parse::<TimelineId>(&id, 2).map_err(&failed)?,
+            from: Seq(indexed as u64),
+            to: Seq(u64::MAX),
+            kinds: Kinds::only(EntryKind::Message),
+            channel: None,
+            order: Order::Forward,
+            limit: limit - done,
+        };
+        let entries = read_range(db, no, &range)?;
+        for (seq, entry) in &entries {
+            add(db, entry_key(no, *seq)?, entry)?;
+        }
+        if entries.len() < limit - done {
+            db.prepare_cached("DELETE FROM unindexed WHERE timeline = ?1")
+                .and_then(|mut s| s.execute([no]))
+                .map_err(&failed)?;
+        }
+        if let Some((last, _)) = entries.last() {
+            db.prepare_cached("UPDATE timelines SET indexed = ?2 WHERE no = ?1")
+                .and_then(|mut s| s.execute([no, last.0 as i64 + 1]))
+                .map_err(&failed)?;
+        }
+        done += entries.len().max(1);
+    }
+    Ok(done.min(limit))
+}
+
+fn add(db: &Connection, key: i64, entry: &StoredEntry) -> Result<()> {
+    let blob = match codec::is_blob(entry) {
+        true => read_blob_of_timeline(db, key >> 32, entry.refs.first())?,
+        false => None,
+    };
+    let Some(mut text) = searchable_text(entry, blob.as_deref()) else { return Ok(()) };
+    if text.len() > INDEXED_BYTES {
+        let end = (0..=INDEXED_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+    }
+    db.prepare_cached("INSERT INTO texts (rowid, text) VALUES (?1, ?2)")
+        .and_then(|mut s| s.execute(params![key, text]))
+        .map_err(fail("indexing a text"))?;
+    Ok(())
+}
+
+/// Drops a range of texts from the index.
+pub(super) fn forget(db: &Connection, from: i64, to: i64) -> Result<()> {
+    if !has_text_index(db)? {
+        return Ok(());
+    }
+    let failed = fail("removing texts from the index");
+    let indexed: i64 = db
+        .prepare_cached("SELECT indexed FROM timelines WHERE no = ?1")
+        .and_then(|mut s| s.query_row([from >> 32], |row| row.get(0)).optional())
+        .map_err(&failed)?
+        .unwrap_or(0);
+    let end = to.min(from >> 32 << 32 | indexed);
+    db.prepare_cached("DELETE FROM texts WHERE rowid IN (SELECT id FROM entries WHERE id >= ?1 AND id < ?2 AND kind = 1)")
+        .and_then(|mut s| s.execute([from, end]))
+        .map_err(&failed)?;
+    Ok(())
+}
+
+/// Indexes one message anew, if it was indexed before.
+pub(super) fn reindex_one(db: &Connection, key: i64) -> Result<()> {
+    if !has_text_index(db)? {
+        return Ok(());
+    }
+    forget(db, key, key + 1)?;
+    let failed = fail("indexing a text");
+    let indexed: i64 = db
+        .query_row("SELECT indexed FROM timelines WHERE no = ?1", [key >> 32], |row| row.get(0))
+        .map_err(&failed)?;
+    match read_key(db, key)? {
+        Some(entry) if (seq_of(key).0 as i64) < indexed => add(db, key, &entry),
+        _ => Ok(()),
+    }
+}
+
+/// Has all texts of a session indexed anew.
+pub(super) fn reset(db: &Connection, session_no: i64) -> Result<()> {
+    if !has_text_index(db)? {
+        return Ok(());
+    }
+    let failed = fail("resetting the text index");
+    let lines: Vec<(i64, Option<i64>)> = db
+        .prepare("SELECT no, parent_seq FROM timelines WHERE session = ?1")
+        .and_then(|mut s| s.query_map([session_no], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
+        .map_err(&failed)?;
+    for (no, parent_seq) in lines {
+        let (from, to) = key_range(no, Seq(0), Seq(u64::MAX));
+        forget(db, from, to)?;
+        let begins = parent_seq.map_or(0, |seq| seq + 1);
+        db.execute("UPDATE timelines SET indexed = ?2 WHERE no = ?1", [no, begins]).map_err(&failed)?;
+        db.execute("INSERT OR IGNORE INTO unindexed (timeline) VALUES (?1)", [no]).map_err(&failed)?;
+    }
+    Ok(())
+}
+
+/// An FTS5 expression of terms. Each is quoted, so that nothing in it is an operator.
+fn expression(terms: &[Term]) -> String {
+    let quoted = terms.iter().map(|term| {
+        let text = term.text.replace('\0', " ").replace('"', "\"\"");
+        format!("\"{text}\"{}", if term.prefix { " *" } else { "" })
+    });
+    quoted.collect::<Vec<_>>().join(" AND ")
+}
+
+/// Searches. The index must have been caught up.
+pub(super) fn search(db: &Connection, workspace: &WorkspaceId, query: &TextQuery) -> Result<Vec<TextHit>> {
+    if query.terms.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut sql = String::from(
+        "SELECT t.id, f.rowid, s.id, bm25(texts) FROM texts f
+         JOIN timelines t ON t.no = f.rowid >> 32 JOIN sessions s ON s.no = t.session
+         WHERE texts MATCH ?1 AND s.workspace = ?2",
+    );
+    let mut values: Vec<Sql> = vec![expression(&query.terms).into(), workspace.as_str().to_owned().into()];
+    if !query.sessions.is_empty() {
+        let places: Vec<String> = (0..query.sessions.len()).map(|i| format!("?{}", i + 3)).collect();
+        sql += &format!(" AND s.id IN ({})", places.join(","));
+        values.extend(query.sessions.iter().map(|id| Sql::Text(id.to_string())));
+    }
+    sql += &format!(" ORDER BY bm25(texts), f.rowid DESC LIMIT {}", i64::try_from(query.limit).unwrap_or(i64::MAX));
+    let hit = |row: &rusqlite::Row<'_>| {
+        Ok(TextHit {
+            at: Position { timeline: parse(&row.get::<_, String>(0)?, 0)?, seq: seq_of(row.get(1)?) },
+            session: parse::<SessionId>(&row.get::<_, String>(2)?, 2)?,
+            score: -row.get::<_, f64>(3)?,
+        })
+    };
+    db.prepare(&sql)
+        .and_then(|mut s| s.query_map(params_from_iter(values), hit)?.collect())
+        .map_err(fail("searching"))
+}
+
+/// Whether some texts wait to be indexed.
+pub(super) fn is_behind(db: &Connection) -> Result<bool> {
+    db.query_row("SELECT EXISTS (SELECT 1 FROM unindexed)", [], |row| row.get(0)).map_err(fail("searching"))
+}

@@ -1,0 +1,384 @@
+//! The one thread that writes. It takes whatever waits, runs it in one transaction with a savepoint
+//! for each item, so that one bad item fails alone, and answers when the commit is on the disk.
+//!
+//! An error on commit poisons the connection: everyone in the group is told that their write may or
+//! may not be there, and before anything else is written the store is opened anew, its WAL is copied
+//! into the database and synced, and the ends of the newest sessions are checked.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::schema::{Mode, connect, fail, prepare};
+use super::{log, text};
+use crate::error::{Error, Result};
+
+/// At most so many items share a commit.
+const GROUP_MAX: usize = 256;
+/// Texts are indexed when nothing was written for so long,
+const IDLE: Duration = Duration::from_millis(30);
+/// or when so many messages wait for it.
+const BACKLOG_MAX: usize = 1024;
+/// So many messages are indexed at a time, to keep writers waiting only briefly.
+const INDEX_STEP: usize = 128;
+
+/// Something to write. It may run more than once, but its effects are kept only once.
+trait Job: Send {
+    fn run(&mut self, connection: &Connection) -> Result<()>;
+    fn answer(self: Box<Self>, outcome: Result<()>);
+    fn messages(&self) -> usize;
+}
+
+struct Work<T, F> {
+    work: F,
+    result: Option<T>,
+    reply: oneshot::Sender<Result<T>>,
+    messages: usize,
+}
+
+impl<T: Send, F: FnMut(&Connection) -> Result<T> + Send> Job for Work<T, F> {
+    fn run(&mut self, connection: &Connection) -> Result<()> {
+        self.result = Some((self.work)(connection)?);
+        Ok(())
+    }
+    fn answer(self: Box<Self>, outcome: Result<()>) {
+        let Work { result, reply, .. } = *self;
+        // Whoever asked may have gone; what was stored stays stored.
+        let _ = reply.send(outcome.and_then(|()| result.ok_or(Error::Closed)));
+    }
+    fn messages(&self) -> usize {
+        self.messages
+    }
+}
+
+enum Order {
+    /// Runs in a shared transaction.
+    Shared(Box<dyn Job>),
+    /// Runs by itself, outside of any transaction.
+    Alone(Box<dyn Job>),
+    Stop(oneshot::Sender<Result<()>>),
+}
+
+/// The way to the writer thread.
+pub(super) struct Writer {
+    sender: Mutex<Option<SyncSender<Order>>>,
+    /// Bounds the queue without blocking the caller's thread.
+    places: Arc<Semaphore>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Writer {
+    /// Starts the thread with a connection that was set up for writing.
+    pub fn start(connection: Connection, path: PathBuf, text_index: bool, queue: usize) -> Result<Self> {
+        let (sender, receiver) = sync_channel(queue + 1);
+        let state = Thread { connection: Some(connection), path, text_index, backlog: usize::from(text_index) };
+        let thread = std::thread::Builder::new()
+            .name("milepost-writer".into())
+            .spawn(move || state.run(&receiver))
+            .map_err(|error| Error::Io { what: "starting the writer".into(), why: error.to_string() })?;
+        Ok(Self {
+            sender: Mutex::new(Some(sender)),
+            places: Arc::new(Semaphore::new(queue)),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Runs `work` in a shared transaction; returns when it is durable. `messages` is how many it adds.
+    pub async fn write<T, F>(&self, messages: usize, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> Result<T> + Send + 'static,
+    {
+        self.send(messages, work, Order::Shared).await
+    }
+
+    /// Runs `work` by itself, outside of any transaction.
+    pub async fn alone<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> Result<T> + Send + 'static,
+    {
+        self.send(0, work, Order::Alone).await
+    }
+
+    async fn send<T, F>(&self, messages: usize, work: F, order: fn(Box<dyn Job>) -> Order) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> Result<T> + Send + 'static,
+    {
+        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| Error::Closed)?;
+        let (reply, answer) = oneshot::channel();
+        let job = Work { work, result: None, reply, messages };
+        self.post(order(Box::new(job)))?;
+        let outcome = answer.await.map_err(|_| Error::Closed)?;
+        drop(place);
+        outcome
+    }
+
+    fn post(&self, order: Order) -> Result<()> {
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        sender.as_ref().and_then(|sender| sender.send(order).ok()).ok_or(Error::Closed)
+    }
+
+    /// Finishes what waits, indexes what is left, and ends the thread.
+    pub async fn close(&self) -> Result<()> {
+        self.places.close();
+        let (reply, answer) = oneshot::channel();
+        if self.post(Order::Stop(reply)).is_err() {
+            return Ok(());
+        }
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let outcome = answer.await.map_err(|_| Error::Closed)?;
+        self.join();
+        outcome
+    }
+
+    fn join(&self) {
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // A panic there has nothing left to tell here.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Writer {
+    /// Without a close, what waits is still written; the index is caught up next time.
+    fn drop(&mut self) {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.join();
+    }
+}
+
+struct Thread {
+    /// None when poisoned.
+    connection: Option<Connection>,
+    path: PathBuf,
+    text_index: bool,
+    /// Messages that may not be indexed yet.
+    backlog: usize,
+}
+
+impl Thread {
+    fn run(mut self, receiver: &Receiver<Order>) {
+        loop {
+            let order = if self.backlog > 0 {
+                match receiver.recv_timeout(IDLE) {
+                    Ok(order) => order,
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.index_step();
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            } else {
+                match receiver.recv() {
+                    Ok(order) => order,
+                    Err(_) => return,
+                }
+            };
+            let mut group = VecDeque::new();
+            let mut next = Some(order);
+            while let Some(order) = next.take() {
+                match order {
+                    Order::Shared(job) => group.push_back(job),
+                    other => {
+                        self.commit(std::mem::take(&mut group));
+                        if self.special(other) {
+                            return;
+                        }
+                    }
+                }
+                if group.len() < GROUP_MAX {
+                    next = match receiver.try_recv() {
+                        Ok(order) => Some(order),
+                        Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+                    };
+                }
+            }
+            self.commit(group);
+            if self.backlog >= BACKLOG_MAX {
+                self.index_step();
+            }
+        }
+    }
+
+    /// Whether the thread is to end.
+    fn special(&mut self, order: Order) -> bool {
+        match order {
+            Order::Shared(_) => false,
+            Order::Alone(mut job) => {
+                let outcome = self.connection().and_then(|connection| job.run(connection));
+                job.answer(outcome);
+                false
+            }
+            Order::Stop(reply) => {
+                while self.backlog > 0 {
+                    self.index_step();
+                }
+                let outcome = match self.connection.take() {
+                    Some(connection) => finish(connection),
+                    None => Ok(()),
+                };
+                let _ = reply.send(outcome);
+                true
+            }
+        }
+    }
+
+    /// The connection, opened anew and checked when it was poisoned.
+    fn connection(&mut self) -> Result<&Connection> {
+        if self.connection.is_none() {
+            self.connection = Some(reopen(&self.path, self.text_index)?);
+            self.backlog = usize::from(self.text_index);
+        }
+        self.connection.as_ref().ok_or(Error::Closed)
+    }
+
+    fn commit(&mut self, group: VecDeque<Box<dyn Job>>) {
+        if group.is_empty() {
+            return;
+        }
+        let messages: usize = group.iter().map(|job| job.messages()).sum();
+        let connection = match self.connection() {
+            Ok(connection) => connection,
+            Err(error) => {
+                group.into_iter().for_each(|job| job.answer(Err(error.clone())));
+                return;
+            }
+        };
+        match transact(connection, group) {
+            Ok(()) => {
+                if self.text_index {
+                    self.backlog += messages;
+                }
+            }
+            Err(Poisoned) => self.connection = None,
+        }
+    }
+
+    fn index_step(&mut self) {
+        let Ok(connection) = self.connection() else {
+            self.backlog = 0;
+            return;
+        };
+        let step = || {
+            connection.execute_batch("BEGIN IMMEDIATE").map_err(fail("indexing texts"))?;
+            let done = text::index(connection, INDEX_STEP)?;
+            connection.execute_batch("COMMIT").map_err(fail("indexing texts"))?;
+            Ok::<_, Error>(done)
+        };
+        match step() {
+            Ok(done) if done == INDEX_STEP => self.backlog = self.backlog.saturating_sub(done).max(1),
+            Ok(_) => self.backlog = 0,
+            // The index is derived: it is caught up by the next search or the next idle moment.
+            Err(_) => {
+                self.backlog = 0;
+                self.connection = None;
+            }
+        }
+    }
+}
+
+/// The connection must not be used any more.
+struct Poisoned;
+
+/// Runs a group in one transaction, and answers everyone.
+fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Result<(), Poisoned> {
+    while !group.is_empty() {
+        if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE").map_err(fail("beginning a transaction")) {
+            let poisoned = !connection.is_autocommit() || matches!(error, Error::Io { .. });
+            group.into_iter().for_each(|job| job.answer(Err(error.clone())));
+            return if poisoned { Err(Poisoned) } else { Ok(()) };
+        }
+        let mut done: Vec<Box<dyn Job>> = Vec::with_capacity(group.len());
+        let mut rolled_back = false;
+        while let Some(mut job) = group.pop_front() {
+            match run_in_savepoint(connection, job.as_mut()) {
+                Ok(()) => done.push(job),
+                Err(error) => {
+                    job.answer(Err(error));
+                    // Some errors end the whole transaction: the others begin again without the bad one.
+                    rolled_back = connection.is_autocommit();
+                    if rolled_back {
+                        break;
+                    }
+                }
+            }
+        }
+        if rolled_back {
+            done.extend(group);
+            group = done.into();
+            continue;
+        }
+        return match connection.execute_batch("COMMIT").map_err(fail("committing to the disk")) {
+            Ok(()) => {
+                done.into_iter().for_each(|job| job.answer(Ok(())));
+                Ok(())
+            }
+            Err(error) => {
+                let error = match error {
+                    // On commit it is open what reached the disk, whatever the reason.
+                    Error::Io { .. } | Error::NoSpace { .. } | Error::ReadOnly { .. } => {
+                        Error::Io { what: "committing to the disk".into(), why: error.to_string() }
+                    }
+                    other => other,
+                };
+                done.into_iter().for_each(|job| job.answer(Err(error.clone())));
+                Err(Poisoned)
+            }
+        };
+    }
+    Ok(())
+}
+
+fn run_in_savepoint(connection: &Connection, job: &mut dyn Job) -> Result<()> {
+    let failed = fail("writing");
+    connection.prepare_cached("SAVEPOINT item").and_then(|mut s| s.execute([])).map_err(&failed)?;
+    let outcome = job.run(connection);
+    if outcome.is_err() && !connection.is_autocommit() {
+        connection.execute_batch("ROLLBACK TO item").map_err(&failed)?;
+    }
+    if !connection.is_autocommit() {
+        connection.prepare_cached("RELEASE item").and_then(|mut s| s.execute([])).map_err(&failed)?;
+    }
+    outcome
+}
+
+/// Opens the store after an error on commit. What the WAL holds is copied into the database and
+/// synced there, because after a failed sync the WAL's own pages can no longer be trusted.
+fn reopen(path: &std::path::Path, text_index: bool) -> Result<Connection> {
+    let connection = connect(path, Mode::Write)?;
+    prepare(&connection, path, text_index)?;
+    truncate_wal(&connection)?;
+    log::check_ends(&connection)?;
+    Ok(connection)
+}
+
+pub(super) fn truncate_wal(connection: &Connection) -> Result<()> {
+    let busy: i64 = connection
+        .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+        .map_err(fail("copying the WAL into the database"))?;
+    if busy != 0 {
+        return Err(Error::Busy {
+            what: "copying the WAL into the database".into(),
+            waited_ms: super::schema::BUSY_MS,
+        });
+    }
+    Ok(())
+}
+
+/// Ends a connection that did its work: the WAL is emptied unless another process still reads it.
+fn finish(connection: Connection) -> Result<()> {
+    connection.busy_timeout(Duration::from_millis(200)).map_err(fail("closing"))?;
+    match truncate_wal(&connection) {
+        Ok(()) | Err(Error::Busy { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    connection.close().map_err(|(_, error)| fail("closing")(error))
+}

@@ -1,0 +1,183 @@
+//! Keeping house: the trash for sessions, deleting them, and collecting what nothing needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use milepost_model::{Event, Position, Seq, SessionId, SessionPatch, TimelineId};
+use serde_json::Value;
+
+use super::Store;
+use super::writer::{Append, Changes, Claim};
+use crate::backend::BlobId;
+use crate::error::{Conflict, Error, Result};
+
+/// What becomes of a deleted session's branches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DeleteMode {
+    /// A session with branches is not deleted.
+    #[default]
+    Refuse,
+    /// Branches stay; what they share with the session stays too, hidden.
+    KeepBranches,
+    /// Branches are deleted too, and their branches.
+    Cascade,
+}
+
+/// What deleting did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// Sessions that are gone.
+    pub sessions: Vec<SessionId>,
+    /// Sessions of which only what branches need was kept, hidden.
+    pub hidden: Vec<SessionId>,
+}
+
+/// What collecting did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Blobs that nothing needed.
+    pub blobs: u64,
+    /// Their stored bytes.
+    pub bytes: u64,
+    /// Hidden sessions whose last branch is gone.
+    pub sessions: Vec<SessionId>,
+}
+
+impl Store {
+    /// Puts a session into the trash. It can be taken out again until the trash is emptied.
+    pub async fn trash(&self, session: SessionId, claim: &Claim) -> Result<()> {
+        let now = Value::from(self.source().now().unix_ms());
+        self.patch(session, claim, SessionPatch::new().with("trashed", now)).await
+    }
+
+    /// Takes a session out of the trash.
+    pub async fn untrash(&self, session: SessionId, claim: &Claim) -> Result<()> {
+        self.patch(session, claim, SessionPatch::new().with("trashed", Value::Null)).await
+    }
+
+    async fn patch(&self, session: SessionId, claim: &Claim, patch: SessionPatch) -> Result<()> {
+        let writer = self.write(session, claim).await?;
+        writer.append(Append::new().patch(patch)).await?;
+        writer.release().await
+    }
+
+    /// Deletes a session for good. With `dry_run` it only says what it would do.
+    pub async fn delete(&self, session: SessionId, mode: DeleteMode, claim: &Claim, dry_run: bool) -> Result<Deleted> {
+        let mut deleted = Deleted::default();
+        let mut order = vec![session];
+        if mode == DeleteMode::Cascade {
+            let mut at = 0;
+            while let Some(id) = order.get(at).copied() {
+                let children = self.inner.backend.children(self.workspace(), id).await?;
+                let known: BTreeSet<SessionId> = order.iter().copied().collect();
+                let new: BTreeSet<SessionId> = children.iter().map(|line| line.session).filter(|id| !known.contains(id)).collect();
+                order.extend(new);
+                at += 1;
+            }
+            order.reverse();
+        }
+        for id in order {
+            let branches = self.inner.backend.children(self.workspace(), id).await?;
+            let left = branches.iter().filter(|line| !deleted.sessions.contains(&line.session)).count() as u64;
+            match (left, mode) {
+                (0, _) => {
+                    if !dry_run {
+                        self.remove(id, claim).await?;
+                    }
+                    deleted.sessions.push(id);
+                }
+                (_, DeleteMode::KeepBranches) => {
+                    if !dry_run {
+                        self.hide(id, claim).await?;
+                    }
+                    deleted.hidden.push(id);
+                }
+                (branches, _) => return Err(Conflict::Branches { session: id, branches }.into()),
+            }
+        }
+        Ok(deleted)
+    }
+
+    async fn remove(&self, session: SessionId, claim: &Claim) -> Result<()> {
+        let epoch = self.seize(session, claim).await?;
+        match self.inner.backend.remove(self.workspace(), session, epoch).await {
+            Ok(()) => {}
+            // A removal whose end is unknown is settled by looking.
+            Err(error @ Error::Io { .. }) => match self.inner.backend.session(self.workspace(), session).await {
+                Ok(None) => {}
+                _ => return Err(error),
+            },
+            Err(error) => return Err(error),
+        }
+        self.inner.keys.shred(&*self.inner.backend, session).await
+    }
+
+    /// Takes the lease without reading the session, which may be damaged or shredded.
+    async fn seize(&self, session: SessionId, claim: &Claim) -> Result<milepost_model::Epoch> {
+        use crate::backend::LeaseAction;
+        let (owner, holder, ttl_ms) = (self.source().id(), claim.holder.clone(), self.inner.lease_ttl_ms);
+        let action = match claim.take_over {
+            true => LeaseAction::TakeOver { owner, holder, ttl_ms },
+            false => LeaseAction::Take { owner, holder, ttl_ms },
+        };
+        Ok(self.inner.backend.lease(self.workspace(), session, action).await?.epoch)
+    }
+
+    /// Keeps of a session only what its branches need, hidden.
+    async fn hide(&self, session: SessionId, claim: &Claim) -> Result<()> {
+        let lines = self.inner.backend.timelines(self.workspace(), session).await?;
+        let children = self.inner.backend.children(self.workspace(), session).await?;
+        // How far each timeline is needed: by branches, and by what branches need of the session's other timelines.
+        let mut needed: BTreeMap<TimelineId, Seq> = BTreeMap::new();
+        let mut open: Vec<Position> = children.iter().filter_map(|line| line.parent).collect();
+        while let Some(at) = open.pop() {
+            let Some(line) = lines.iter().find(|line| line.id == at.timeline) else { continue };
+            let so_far = needed.entry(at.timeline).or_default();
+            *so_far = at.seq.next().max(*so_far);
+            open.extend(line.parent);
+        }
+        let mut change = Changes::default();
+        for line in &lines {
+            let keep = needed.get(&line.id).copied().unwrap_or(Seq(line.begins()));
+            change.rewrite.truncate.push(Position { timeline: line.id, seq: keep });
+        }
+        let writer = self.write(session, claim).await?;
+        let mut row = writer.session().await;
+        row.hidden = true;
+        change.session = Some(row);
+        let event = Event::new("hidden", Value::Null);
+        writer.rewrite(event, change).await
+    }
+
+    /// Removes blobs that no entry needs and hidden sessions whose branches are gone. What was put
+    /// within the grace time stays: someone may be about to need it.
+    pub async fn collect(&self, claim: &Claim, dry_run: bool) -> Result<Collected> {
+        let mut collected = Collected::default();
+        for row in self.all_sessions().await?.into_iter().filter(|row| row.hidden) {
+            if self.inner.backend.children(self.workspace(), row.id).await?.is_empty() {
+                if !dry_run {
+                    self.remove(row.id, claim).await?;
+                }
+                collected.sessions.push(row.id);
+            }
+        }
+        let before = self.source().now().plus_ms(-self.inner.blob_grace_ms);
+        let needed: BTreeSet<BlobId> = self.inner.backend.blob_refs(self.workspace()).await?.into_iter().collect();
+        let mut after = None;
+        loop {
+            let page = self.inner.backend.list_blobs(self.workspace(), after, self.inner.limits.max_page).await?;
+            let full = page.len() == self.inner.limits.max_page;
+            after = page.last().map(|info| info.id);
+            let idle: Vec<_> =
+                page.into_iter().filter(|info| info.touched < before && !needed.contains(&info.id)).collect();
+            collected.bytes += idle.iter().map(|info| info.bytes).sum::<u64>();
+            let ids: Vec<BlobId> = idle.iter().map(|info| info.id).collect();
+            collected.blobs += match dry_run {
+                true => ids.len() as u64,
+                false => self.inner.backend.drop_blobs(self.workspace(), ids, before).await?,
+            };
+            if !full {
+                return Ok(collected);
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! The store: sessions on top of a backend.
+//!
+//! [`Store`] reads, lists and keeps house; [`SessionWriter`] holds a session's lease and appends to
+//! it. Every rule about what sessions, timelines and marks mean lives here, none in a backend.
+
+mod fold;
+mod heads;
+mod keep;
+mod read;
+mod records;
+mod redact;
+mod reindex;
+mod retain;
+mod stats;
+mod verify;
+mod writer;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use milepost_model::{Position, Session, SessionId, Source, Status, TimelineId, Timestamp, WorkspaceId};
+
+use crate::backend::{Backend, SESSION_KEYS, SessionCursor, SessionFilter, SessionRow, SessionSort};
+use crate::codec::{Codec, SessionCipher, token};
+use crate::error::{Error, KeyError, Result};
+use crate::keys::{KeyOptions, Keys, MasterKey};
+use crate::limits::Limits;
+
+pub use heads::SignedHead;
+pub use keep::{Collected, DeleteMode, Deleted};
+pub use read::{Entry, Loaded, Mark, MarkQuery, MessageQuery, Skipped, StoredMessage};
+pub use records::StoredRecord;
+pub use redact::{Redacted, Redactor};
+pub use reindex::Reindexed;
+pub use retain::{Pruned, Purged};
+pub use stats::{Compression, Stats};
+pub use verify::{Problem, Verified};
+pub use writer::{Append, Claim, NewMark, NewSession, Receipt, SessionWriter};
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// Whose sessions.
+    pub workspace: WorkspaceId,
+    /// Keys that encrypt and sign.
+    pub keys: KeyOptions,
+    /// Sizes and numbers that are not passed.
+    pub limits: Limits,
+    /// How long a lease lasts without an append or a renewal (30 s).
+    pub lease_ttl_ms: i64,
+    /// How long an unneeded blob is kept, for whoever is about to need it (1 h).
+    pub blob_grace_ms: i64,
+    /// Time, randomness and ids; the machine's when none.
+    pub source: Option<Source>,
+    /// Whether a new SQLite store gets a text index.
+    pub text_index: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            workspace: WorkspaceId::default(),
+            keys: KeyOptions::default(),
+            limits: Limits::default(),
+            lease_ttl_ms: 30_000,
+            blob_grace_ms: 3_600_000,
+            source: None,
+            text_index: true,
+        }
+    }
+}
+
+/// An open workspace of a store. Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    backend: Arc<dyn Backend>,
+    workspace: WorkspaceId,
+    keys: Keys,
+    limits: Arc<Limits>,
+    lease_ttl_ms: i64,
+    blob_grace_ms: i64,
+    source: Source,
+    /// Parents of timelines never change.
+    parents: Mutex<HashMap<TimelineId, (SessionId, Option<Position>)>>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("backend", &self.inner.backend.features().name)
+            .field("workspace", &self.inner.workspace)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Which sessions to list.
+#[derive(Debug, Clone, Default)]
+pub struct SessionQuery {
+    /// With one of these statuses; any when empty.
+    pub status: Vec<Status>,
+    /// Of this project.
+    pub project: Option<String>,
+    /// Of this kind of agent.
+    pub agent: Option<String>,
+    /// Of this feature.
+    pub feature: Option<String>,
+    /// Of this task.
+    pub task: Option<String>,
+    /// In this state of their task.
+    pub stage: Option<String>,
+    /// With this tag.
+    pub tag: Option<String>,
+    /// Last written at or after.
+    pub active_from: Option<Timestamp>,
+    /// Last written before.
+    pub active_to: Option<Timestamp>,
+    /// What is in the trash instead of what is not.
+    pub trashed: bool,
+    /// Newest first instead of last written first.
+    pub by_creation: bool,
+    /// Rows after this one.
+    pub after: Option<SessionCursor>,
+    /// At most so many; the limit `max_page` when none.
+    pub limit: Option<usize>,
+}
+
+/// A page of sessions.
+#[derive(Debug, Clone)]
+pub struct SessionPage {
+    /// The sessions.
+    pub sessions: Vec<Session>,
+    /// Where the next page begins; none when this was the last.
+    pub next: Option<SessionCursor>,
+}
+
+impl Store {
+    /// Opens the store at a URL: `sqlite:PATH`, or `memory:` for one that ends with the process.
+    pub async fn open(url: &str, options: Options) -> Result<Self> {
+        let source = match &options.source {
+            Some(source) => source.clone(),
+            None => crate::system::system_source()?,
+        };
+        let backend = open_backend(url, &options, &source)?;
+        Self::with_backend(backend, Options { source: Some(source), ..options }).await
+    }
+
+    /// Opens a workspace on a backend of one's own.
+    pub async fn with_backend(backend: Arc<dyn Backend>, options: Options) -> Result<Self> {
+        let source = match options.source {
+            Some(source) => source,
+            None => crate::system::system_source()?,
+        };
+        let keys = Keys::open(&*backend, &options.workspace, &options.keys, &source).await?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                backend,
+                workspace: options.workspace,
+                keys,
+                limits: Arc::new(options.limits),
+                lease_ttl_ms: options.lease_ttl_ms,
+                blob_grace_ms: options.blob_grace_ms,
+                source,
+                parents: Mutex::default(),
+            }),
+        })
+    }
+
+    /// The workspace.
+    pub fn workspace(&self) -> &WorkspaceId {
+        &self.inner.workspace
+    }
+
+    /// The backend below.
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.inner.backend
+    }
+
+    /// Where time, randomness and ids come from.
+    pub fn source(&self) -> &Source {
+        &self.inner.source
+    }
+
+    /// Whether what users wrote is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.inner.keys.is_encrypted()
+    }
+
+    /// One session.
+    pub async fn session(&self, id: SessionId) -> Result<Session> {
+        let head = self.head(id).await?;
+        self.decode_session(&head.row).await
+    }
+
+    /// Sessions, a page at a time.
+    pub async fn sessions(&self, query: &SessionQuery) -> Result<SessionPage> {
+        let max = self.inner.limits.max_page;
+        let limit = query.limit.unwrap_or(max).min(max);
+        let keys = [&query.project, &query.agent, &query.feature, &query.task, &query.stage];
+        let mut filter = SessionFilter {
+            status: query.status.clone(),
+            tag: query.tag.as_deref().map(|tag| self.token("tag", tag)),
+            active_from: query.active_from,
+            active_to: query.active_to,
+            trashed: query.trashed,
+            sort: if query.by_creation { SessionSort::Created } else { SessionSort::Active },
+            after: query.after,
+            limit: limit.saturating_add(1),
+            ..SessionFilter::default()
+        };
+        for ((slot, key), name) in filter.keys.iter_mut().zip(keys).zip(SESSION_KEYS) {
+            *slot = key.as_deref().map(|key| self.token(name, key));
+        }
+        let mut rows = self.inner.backend.sessions(self.workspace(), filter.clone()).await?;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let last = rows.last().map(|row| SessionCursor { time: filter.sort_time(row), id: row.id });
+        let mut sessions = Vec::with_capacity(rows.len());
+        for row in &rows {
+            sessions.push(self.decode_session(row).await?);
+        }
+        Ok(SessionPage { sessions, next: last.filter(|_| more) })
+    }
+
+    /// Every session of the workspace, also those in the trash and those kept for their branches.
+    pub(crate) async fn all_sessions(&self) -> Result<Vec<SessionRow>> {
+        let mut all = Vec::new();
+        for trashed in [false, true] {
+            let mut filter = SessionFilter {
+                trashed,
+                hidden: true,
+                sort: SessionSort::Created,
+                limit: self.inner.limits.max_page,
+                ..SessionFilter::default()
+            };
+            loop {
+                let page = self.inner.backend.sessions(self.workspace(), filter.clone()).await?;
+                let full = page.len() == filter.limit;
+                filter.after = page.last().map(|row| SessionCursor { time: row.created, id: row.id });
+                all.extend(page);
+                if !full {
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Writes a copy of the whole store into a new file while writers work.
+    pub async fn backup(&self, to: &Path) -> Result<()> {
+        match self.inner.backend.backup(to).await? {
+            true => Ok(()),
+            false => Err(Error::Unsupported {
+                store: self.inner.backend.features().name,
+                what: "make a backup by itself",
+                instead: "migrate it into a new store",
+            }),
+        }
+    }
+
+    /// Wraps the workspace's keys with another master key. Open the store with the new one from now on.
+    pub async fn rotate_master_key(&self, new: &MasterKey) -> Result<()> {
+        self.inner.keys.rotate_master(&*self.inner.backend, new).await
+    }
+
+    /// Gives the workspace a new data key and wraps every session's key with it. Returns how many.
+    pub async fn rotate_data_key(&self, master: &MasterKey) -> Result<u64> {
+        self.inner.keys.rotate_data(&*self.inner.backend, master).await
+    }
+
+    /// Destroys a session's key: nothing it wrote can be read again, here or in any copy of the
+    /// store that does not hold the key. Branches that begin in it lose their beginning.
+    pub async fn shred(&self, session: SessionId) -> Result<()> {
+        if !self.is_encrypted() {
+            return Err(KeyError::NotEncrypted { workspace: self.workspace().to_string() }.into());
+        }
+        self.inner.keys.shred(&*self.inner.backend, session).await
+    }
+
+    /// Finishes what is under way. The store cannot be used afterwards.
+    pub async fn close(&self) -> Result<()> {
+        self.inner.backend.close().await
+    }
+
+    fn token(&self, column: &str, text: &str) -> String {
+        if self.is_encrypted() { token(self.inner.keys.commit(), column, text) } else { text.to_owned() }
+    }
+
+    fn codec_with(&self, session: SessionId, cipher: Option<Arc<SessionCipher>>) -> Codec {
+        Codec {
+            workspace: self.inner.workspace.clone(),
+            session,
+            commit_key: Arc::clone(self.inner.keys.commit()),
+            text: self.inner.backend.features().text,
+            cipher,
+            limits: Arc::clone(&self.inner.limits),
+            source: self.inner.source.clone(),
+        }
+    }
+
+    /// The codec of one session.
+    async fn codec(&self, session: SessionId) -> Result<Codec> {
+        let cipher = self.inner.keys.session(&*self.inner.backend, session).await?;
+        Ok(self.codec_with(session, cipher))
+    }
+
+    async fn head(&self, id: SessionId) -> Result<crate::backend::SessionHead> {
+        self.inner.backend.session(self.workspace(), id).await?.ok_or_else(|| Error::not_found("session", id))
+    }
+
+    async fn decode_session(&self, row: &SessionRow) -> Result<Session> {
+        let codec = match self.codec(row.id).await {
+            Ok(codec) => codec,
+            // What a shredded session was called is gone; that it was there is not.
+            Err(Error::Key(KeyError::Shredded { .. })) => return Ok(fold::bare(row)),
+            Err(error) => return Err(error),
+        };
+        fold::session_from_row(&codec, row)
+    }
+
+    /// The session a timeline belongs to and the entry it continues from.
+    async fn parent(&self, timeline: TimelineId) -> Result<(SessionId, Option<Position>)> {
+        if let Some(known) = self.inner.parents.lock().unwrap_or_else(PoisonError::into_inner).get(&timeline) {
+            return Ok(*known);
+        }
+        let found = self.inner.backend.timeline(self.workspace(), timeline).await?;
+        let found = found.ok_or_else(|| Error::not_found("timeline", timeline))?;
+        let known = (found.session, found.parent);
+        self.inner.parents.lock().unwrap_or_else(PoisonError::into_inner).insert(timeline, known);
+        Ok(known)
+    }
+}
+
+fn open_backend(url: &str, options: &Options, source: &Source) -> Result<Arc<dyn Backend>> {
+    match url.split_once(':') {
+        #[cfg(feature = "sqlite")]
+        Some(("sqlite", path)) => {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            if path.is_empty() {
+                return Err(Error::invalid(url, "it names no file: use sqlite:PATH"));
+            }
+            let mut sqlite = crate::sqlite::SqliteOptions::default();
+            sqlite.text_index = options.text_index && options.keys.master.is_none();
+            sqlite.queue = options.limits.max_queue;
+            Ok(Arc::new(crate::sqlite::SqliteBackend::open(Path::new(path), &sqlite, source.clone())?))
+        }
+        Some(("memory", _)) => {
+            let _ = options;
+            Ok(Arc::new(crate::memory::MemoryBackend::new(source.clone())))
+        }
+        _ => Err(Error::invalid(url, "it is not a store: use sqlite:PATH or memory:")),
+    }
+}

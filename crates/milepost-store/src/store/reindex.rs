@@ -1,0 +1,101 @@
+//! Rebuilding everything that is derived from the log.
+
+use milepost_model::{Body, Event, Session, SessionId, Timestamp};
+
+use super::Store;
+use super::fold::{self, event};
+use super::read::Segment;
+use crate::backend::{Kinds, MarkRow, SessionRow, Timeline};
+use crate::error::{Error, Result};
+use milepost_model::Seq;
+
+/// What a rebuild did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reindexed {
+    /// Sessions whose rows were written anew.
+    pub sessions: u64,
+    /// Their marks.
+    pub marks: u64,
+}
+
+/// What the log says of a session.
+pub(super) struct Derived {
+    pub row: SessionRow,
+    pub marks: Vec<MarkRow>,
+}
+
+impl Store {
+    /// Rebuilds the derived rows of every session from the log.
+    pub async fn reindex(&self) -> Result<Reindexed> {
+        let mut done = Reindexed::default();
+        for row in self.all_sessions().await? {
+            let rebuilt = self.reindex_session(row.id).await?;
+            done.sessions += rebuilt.sessions;
+            done.marks += rebuilt.marks;
+        }
+        Ok(done)
+    }
+
+    /// Rebuilds the derived rows of one session from the log.
+    pub async fn reindex_session(&self, id: SessionId) -> Result<Reindexed> {
+        let derived = self.derive(id).await?;
+        let marks = derived.marks.len() as u64;
+        self.inner.backend.rebuild(self.workspace(), derived.row, derived.marks).await?;
+        Ok(Reindexed { sessions: 1, marks })
+    }
+
+    /// What the log says of a session.
+    pub(super) async fn derive(&self, id: SessionId) -> Result<Derived> {
+        let head = self.head(id).await?;
+        let lines = self.inner.backend.timelines(self.workspace(), id).await?;
+        let codec = self.codec(id).await?;
+        let mut marks = Vec::new();
+        let mut events: Vec<(Timestamp, Event)> = Vec::new();
+        for line in &lines {
+            let part = Segment { timeline: line.id, session: id, from: Seq(line.begins()), to: Seq(line.length) };
+            self.for_each_entry(part, Kinds::ALL, |entry| {
+                match entry.body {
+                    Some(Body::Mark(mark)) => marks.push(fold::mark_to_row(&codec, entry.at, entry.time, &mark)),
+                    Some(Body::Event(event)) if [event::PRUNED, event::UNPRUNED].contains(&event.kind.as_str()) => {
+                        events.push((entry.time, event));
+                    }
+                    _ => {}
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        events.sort_by_key(|(time, _)| *time);
+        fold::trash_marks(&mut marks, &events);
+        let session = self.fold_session(id, &lines, &head.timeline).await?;
+        Ok(Derived { row: fold::session_to_row(&codec, &session)?, marks })
+    }
+
+    async fn fold_session(&self, id: SessionId, lines: &[Timeline], head: &Timeline) -> Result<Session> {
+        let first = lines.iter().min_by_key(|line| line.id);
+        let first = first.ok_or_else(|| Error::corrupt(format!("session {id}"), "it has no timeline"))?;
+        let mut session = Session::new(id, head.id, Timestamp(0));
+        if let Some(at) = first.parent {
+            let (parent, _) = self.parent(at.timeline).await?;
+            session.branch = Some(milepost_model::Branch { session: parent, at });
+        }
+        let mut created = None;
+        for part in self.lineage(head.id, Seq(head.length)).await? {
+            let is_own = part.session == id;
+            self.for_each_entry(part, Kinds::ALL, |entry| {
+                if is_own && created.is_none() {
+                    created = Some(entry.time);
+                }
+                match entry.body {
+                    Some(body) => fold::fold(&mut session, entry.time, &body),
+                    None if entry.kind == milepost_model::EntryKind::Mark => session.checkpoints += 1,
+                    None => {}
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        session.created = created.unwrap_or_default();
+        Ok(session)
+    }
+}

@@ -1,0 +1,334 @@
+//! Retention: which checkpoints go, and how. Messages never go. A pruned checkpoint lies in the
+//! trash first; purging erases it, and gives up state changes between checkpoints that stay, once
+//! each of those has its whole state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use milepost_model::{CheckpointId, EntryKind, Event, Position, Retention, Seq, SessionId, TimelineId, Timestamp};
+use serde_json::json;
+
+use super::Store;
+use super::fold::event;
+use super::read::{PAGE, encode_keyframe, payload};
+use super::writer::{Changes, Claim, SessionWriter};
+use crate::backend::{Kinds, MarkFilter, MarkRow, Order, Range, StoredEntry, Timeline};
+use crate::codec;
+use crate::error::{Error, Result};
+
+const DAY_MS: i64 = 24 * 3600 * 1000;
+
+/// What pruning did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Checkpoints that went into the trash, oldest first.
+    pub checkpoints: Vec<CheckpointId>,
+    /// Stored bytes that purging them will free, about.
+    pub bytes: u64,
+}
+
+/// What purging did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Checkpoints that were erased.
+    pub checkpoints: Vec<CheckpointId>,
+    /// State changes that were given up.
+    pub deltas: u64,
+    /// Whole states that stand in for them.
+    pub keyframes: u64,
+    /// Stored bytes that became free, less what the whole states need.
+    pub bytes: u64,
+}
+
+impl Store {
+    /// Every mark of a session's own timelines, oldest first, also those in the trash.
+    pub(super) async fn own_marks(&self, lines: &[Timeline]) -> Result<Vec<MarkRow>> {
+        let mut rows = Vec::new();
+        for line in lines {
+            let filter = MarkFilter {
+                trashed: None,
+                order: Order::Forward,
+                ..MarkFilter::of(line.id, Seq(0), Seq(u64::MAX))
+            };
+            rows.extend(self.inner.backend.marks(self.workspace(), filter).await?);
+        }
+        rows.sort_by_key(|row| (row.time, row.at));
+        Ok(rows)
+    }
+
+    /// Entries at which another timeline begins: they and their states stay.
+    async fn branch_points(&self, session: SessionId, lines: &[Timeline]) -> Result<BTreeSet<Position>> {
+        let children = self.inner.backend.children(self.workspace(), session).await?;
+        Ok(lines.iter().chain(&children).filter_map(|line| line.parent).collect())
+    }
+
+    /// The checkpoints that a session would lose: too many, too old, or not clean. Never the newest,
+    /// a labelled, manual, milestone or phase one, nor one where a branch begins.
+    async fn prunable(&self, session: SessionId, keep: &Retention) -> Result<Vec<MarkRow>> {
+        let lines = self.inner.backend.timelines(self.workspace(), session).await?;
+        let points = self.branch_points(session, &lines).await?;
+        let mut rows = self.own_marks(&lines).await?;
+        rows.retain(|row| row.trashed.is_none());
+        let newest = rows.last().map(|row| row.id);
+        let oldest_kept = self.source().now().plus_ms(-i64::from(keep.max_age_days) * DAY_MS);
+        let total = rows.len();
+        let is_fixed = |row: &MarkRow| row.kept || Some(row.id) == newest || points.contains(&row.at);
+        let is_unwanted = |row: &MarkRow| {
+            (keep.max_age_days > 0 && row.time < oldest_kept) || (keep.clean_only && !row.clean)
+        };
+        let (mut gone, rest): (Vec<_>, Vec<_>) =
+            rows.into_iter().filter(|row| !is_fixed(row)).partition(is_unwanted);
+        let over = (total - gone.len()).saturating_sub(keep.max_checkpoints as usize);
+        gone.extend(rest.into_iter().take(over));
+        gone.sort_by_key(|row| (row.time, row.at));
+        Ok(gone)
+    }
+
+    /// Shows what [`SessionWriter::prune`] would do.
+    pub async fn prune_preview(&self, session: SessionId, keep: &Retention) -> Result<Pruned> {
+        let rows = self.prunable(session, keep).await?;
+        self.describe_pruned(session, &rows).await
+    }
+
+    async fn describe_pruned(&self, session: SessionId, rows: &[MarkRow]) -> Result<Pruned> {
+        let ids: BTreeSet<CheckpointId> = rows.iter().map(|row| row.id).collect();
+        let plan = self.purge_plan(session, |row| row.trashed.is_some() || ids.contains(&row.id)).await?;
+        Ok(Pruned { checkpoints: rows.iter().map(|row| row.id).collect(), bytes: plan.purged.bytes })
+    }
+
+    /// Shows what [`SessionWriter::purge`] would do.
+    pub async fn purge_preview(&self, session: SessionId, trashed_before: Timestamp) -> Result<Purged> {
+        let gone = |row: &MarkRow| row.trashed.is_some_and(|time| time < trashed_before);
+        Ok(self.purge_plan(session, gone).await?.purged)
+    }
+
+    /// Purges what has lain in the trash for longer than the retention says: pruned checkpoints of every
+    /// session, and whole sessions. With `dry_run` it only says what it would do.
+    pub async fn empty_trash(&self, keep: &Retention, claim: &Claim, dry_run: bool) -> Result<(Purged, Vec<SessionId>)> {
+        let before = self.source().now().plus_ms(-i64::from(keep.trash_days) * DAY_MS);
+        let mut total = Purged::default();
+        let mut deleted = Vec::new();
+        for row in self.all_sessions().await? {
+            if row.trashed.is_some_and(|time| time < before) {
+                let mode = super::DeleteMode::KeepBranches;
+                self.delete(row.id, mode, claim, dry_run).await?;
+                deleted.push(row.id);
+                continue;
+            }
+            let preview = self.purge_preview(row.id, before).await?;
+            let purged = if dry_run || preview.checkpoints.is_empty() {
+                preview
+            } else {
+                let writer = self.write(row.id, claim).await?;
+                let purged = writer.purge(before).await?;
+                writer.release().await?;
+                purged
+            };
+            total.checkpoints.extend(purged.checkpoints);
+            total.deltas += purged.deltas;
+            total.keyframes += purged.keyframes;
+            total.bytes += purged.bytes;
+        }
+        Ok((total, deleted))
+    }
+
+    /// What has to be written to erase the marks for which `gone` holds.
+    async fn purge_plan(&self, session: SessionId, gone: impl Fn(&MarkRow) -> bool + Send + Sync) -> Result<Plan> {
+        let lines = self.inner.backend.timelines(self.workspace(), session).await?;
+        let points = self.branch_points(session, &lines).await?;
+        let rows = self.own_marks(&lines).await?;
+        let mut plan = Plan::default();
+        let mut stays: BTreeMap<TimelineId, BTreeSet<Seq>> = BTreeMap::new();
+        for row in &rows {
+            if gone(row) && !points.contains(&row.at) {
+                plan.marks.push(row.clone());
+            } else {
+                stays.entry(row.at.timeline).or_default().insert(row.at.seq);
+            }
+        }
+        if plan.marks.is_empty() {
+            return Ok(plan);
+        }
+        for at in points {
+            stays.entry(at.timeline).or_default().insert(at.seq);
+        }
+        for line in &lines {
+            self.plan_line(&mut plan, line, &stays.remove(&line.id).unwrap_or_default()).await?;
+        }
+        plan.purged.checkpoints = plan.marks.iter().map(|row| row.id).collect();
+        Ok(plan)
+    }
+
+    /// Plans one timeline: for each stretch between entries that stay, give its deltas up when a whole
+    /// state at its end is smaller.
+    async fn plan_line(&self, plan: &mut Plan, line: &Timeline, stays: &BTreeSet<Seq>) -> Result<()> {
+        let codec = self.codec(line.session).await?;
+        let gone: BTreeSet<Seq> = plan.marks.iter().filter(|m| m.at.timeline == line.id).map(|m| m.at.seq).collect();
+        let mut from = Seq(line.begins());
+        for end in stays {
+            let mut deltas = Vec::new();
+            let mut bytes = 0u64;
+            let mut next = from;
+            loop {
+                let kinds = Kinds::only(EntryKind::State).and(EntryKind::Mark);
+                let range = Range {
+                    timeline: line.id,
+                    from: next,
+                    to: end.next(),
+                    kinds,
+                    channel: None,
+                    order: Order::Forward,
+                    limit: PAGE,
+                };
+                let page = self.inner.backend.read(self.workspace(), range).await?;
+                let full = page.len() == PAGE;
+                if let Some((last, _)) = page.last() {
+                    next = last.next();
+                }
+                for (seq, entry) in page {
+                    let size = stored_bytes(&entry);
+                    if entry.kind == EntryKind::State && !codec::is_erased(&entry) {
+                        bytes += size;
+                        deltas.push((seq, entry));
+                    } else if gone.contains(&seq) {
+                        plan.purged.bytes += size;
+                        plan.erase.push((Position { timeline: line.id, seq }, entry));
+                    }
+                }
+                if !full {
+                    break;
+                }
+            }
+            if deltas.len() > 1 {
+                let at = Position { timeline: line.id, seq: *end };
+                let (state, _) = self.state_before(line.id, end.next()).await?;
+                let frame = encode_keyframe(&codec, at, &state, true)?;
+                let saved = bytes.saturating_sub(ERASED_BYTES * deltas.len() as u64);
+                if saved > frame.body.len() as u64 {
+                    plan.purged.bytes += saved - frame.body.len() as u64;
+                    plan.purged.deltas += deltas.len() as u64;
+                    plan.purged.keyframes += 1;
+                    plan.keyframes.push(frame);
+                    plan.erase.extend(deltas.into_iter().map(|(seq, e)| (Position { timeline: line.id, seq }, e)));
+                    let frames = self.inner.backend.keyframes(self.workspace(), line.id).await?;
+                    let inside = frames.into_iter().filter(|(seq, _)| *seq >= from && seq < end);
+                    plan.drop_keyframes.extend(inside.map(|(seq, _)| Position { timeline: line.id, seq }));
+                }
+            }
+            from = end.next();
+        }
+        // Marks after the last entry that stays.
+        for mark in plan.marks.iter().filter(|mark| mark.at.timeline == line.id && mark.at.seq >= from) {
+            let range = Range {
+                timeline: line.id,
+                from: mark.at.seq,
+                to: mark.at.seq.next(),
+                kinds: Kinds::ALL,
+                channel: None,
+                order: Order::Forward,
+                limit: 1,
+            };
+            for (_, entry) in self.inner.backend.read(self.workspace(), range).await? {
+                plan.purged.bytes += stored_bytes(&entry);
+                plan.erase.push((mark.at, entry));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What an erased entry still needs.
+const ERASED_BYTES: u64 = 33;
+
+fn stored_bytes(entry: &StoredEntry) -> u64 {
+    (entry.body.len() + entry.text.as_ref().map_or(0, String::len)) as u64
+}
+
+#[derive(Default)]
+struct Plan {
+    marks: Vec<MarkRow>,
+    erase: Vec<(Position, StoredEntry)>,
+    keyframes: Vec<crate::backend::Keyframe>,
+    drop_keyframes: Vec<Position>,
+    purged: Purged,
+}
+
+impl SessionWriter {
+    /// Puts checkpoints beyond the retention into the trash.
+    pub async fn prune(&self, keep: &Retention) -> Result<Pruned> {
+        let rows = self.store().prunable(self.id(), keep).await?;
+        let pruned = self.store().describe_pruned(self.id(), &rows).await?;
+        if !rows.is_empty() {
+            self.set_trashed(rows, Some(self.store().source().now())).await?;
+        }
+        Ok(pruned)
+    }
+
+    /// Puts one checkpoint into the trash.
+    pub async fn trash_mark(&self, id: CheckpointId) -> Result<()> {
+        let row = self.own_mark(id).await?;
+        self.set_trashed(vec![row], Some(self.store().source().now())).await
+    }
+
+    /// Takes a checkpoint out of the trash.
+    pub async fn untrash_mark(&self, id: CheckpointId) -> Result<()> {
+        let row = self.own_mark(id).await?;
+        self.set_trashed(vec![row], None).await
+    }
+
+    async fn own_mark(&self, id: CheckpointId) -> Result<MarkRow> {
+        let store = self.store();
+        let row = store.backend().mark(store.workspace(), id).await?;
+        let row = row.ok_or_else(|| Error::not_found("checkpoint", id))?;
+        let (session, _) = store.parent(row.at.timeline).await?;
+        if session != self.id() {
+            return Err(Error::invalid(
+                format!("checkpoint {id}"),
+                format!("it belongs to session {session}, not to {}", self.id()),
+            ));
+        }
+        Ok(row)
+    }
+
+    async fn set_trashed(&self, rows: Vec<MarkRow>, trashed: Option<Timestamp>) -> Result<()> {
+        let store = self.store();
+        let rows: Vec<MarkRow> = rows.into_iter().filter(|row| row.trashed.is_some() != trashed.is_some()).collect();
+        let (head, end) = store.end(self.id()).await?;
+        let parts = store.lineage(head, end).await?;
+        let on_head = rows.iter().filter(|row| {
+            parts.iter().any(|part| part.timeline == row.at.timeline && row.at.seq < part.to)
+        });
+        let data = json!({
+            "checkpoints": rows.iter().map(|row| row.id).collect::<Vec<_>>(),
+            "on_head": on_head.count(),
+        });
+        let kind = if trashed.is_some() { event::PRUNED } else { event::UNPRUNED };
+        let mut change = Changes::default();
+        change.rewrite.marks = rows.into_iter().map(|row| MarkRow { trashed, ..row }).collect();
+        self.rewrite(Event::new(kind, data), change).await
+    }
+
+    /// Erases checkpoints that were put into the trash before then, and the state changes that no
+    /// other checkpoint needs.
+    pub async fn purge(&self, trashed_before: Timestamp) -> Result<Purged> {
+        let store = self.store();
+        let gone = |row: &MarkRow| row.trashed.is_some_and(|time| time < trashed_before);
+        let plan = store.purge_plan(self.id(), gone).await?;
+        if plan.marks.is_empty() {
+            return Ok(plan.purged);
+        }
+        let codec = store.codec(self.id()).await?;
+        let mut change = Changes::default();
+        let with_seq: Vec<_> = plan.erase.iter().map(|(at, entry)| (at.seq, entry.clone())).collect();
+        let blobs = store.payload_blobs(&with_seq).await?;
+        for (at, entry) in &plan.erase {
+            let (commitment, _) = codec.commitment_of(*at, entry, payload(entry, &blobs))?;
+            change.rewrite.entries.push((*at, codec.erase(*at, entry, &commitment)));
+        }
+        change.rewrite.drop_marks = plan.marks.iter().map(|row| row.at).collect();
+        change.rewrite.drop_keyframes = plan.drop_keyframes;
+        change.keyframes = plan.keyframes;
+        let data = json!({ "checkpoints": plan.purged.checkpoints, "deltas": plan.purged.deltas });
+        self.rewrite(Event::new(event::PURGED, data), change).await?;
+        Ok(plan.purged)
+    }
+}

@@ -1,0 +1,374 @@
+//! Verification: every entry, its checksum, its commitment and its place in the chain; every mark's
+//! state and signature; every blob; and whether the derived rows say what the log says.
+
+use std::collections::{BTreeSet, HashMap};
+
+use milepost_model::{
+    BatchId, Body, EntryKind, Event, Hash, HashedState, Position, Seq, Session, SessionId, TimelineId, Timestamp,
+};
+use serde_json::{Map, Value};
+
+use super::Store;
+use super::fold::{self, event};
+use super::read::{PAGE, payload};
+use crate::backend::{BlobId, Kinds, MarkRow, Order, Range, SessionRow, StoredEntry, Timeline};
+use crate::codec::{self, Codec};
+use crate::error::{Error, KeyError, Result};
+
+/// Something that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// In which session; none when it concerns the whole store.
+    pub session: Option<SessionId>,
+    /// At which entry.
+    pub at: Option<Position>,
+    /// It is in data that `reindex` rebuilds; the log itself is whole there.
+    pub derived: bool,
+    /// What it is.
+    pub what: String,
+}
+
+/// What verification found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Sessions looked at.
+    pub sessions: u64,
+    /// Entries looked at.
+    pub entries: u64,
+    /// Their stored bytes, blobs included.
+    pub bytes: u64,
+    /// Sessions whose key was destroyed: their entries cannot be looked at.
+    pub shredded: Vec<SessionId>,
+    /// What is not as it should be.
+    pub problems: Vec<Problem>,
+}
+
+impl Verified {
+    /// Nothing was found.
+    pub fn is_whole(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// What one pass over a timeline keeps in mind.
+struct Pass<'a> {
+    store: &'a Store,
+    codec: &'a Codec,
+    session: SessionId,
+    report: &'a mut Verified,
+    /// The chain hash so far; none after damage, until an entry carries it again.
+    chain: Option<Hash>,
+    /// The state so far; none where it was given up by pruning or lost by damage.
+    state: Option<HashedState>,
+    next: u64,
+    marks: Vec<MarkRow>,
+    trash: Vec<(Timestamp, Event)>,
+    folded: Option<Session>,
+    /// Replacements that the log vouches for, and those that were found.
+    vouched: BTreeSet<Hash>,
+    replaced: Vec<(Position, Hash)>,
+    batches: BTreeSet<BatchId>,
+}
+
+impl Store {
+    /// Verifies the whole workspace, and the store below it.
+    pub async fn verify(&self) -> Result<Verified> {
+        let mut report = Verified::default();
+        match self.inner.backend.check().await {
+            Ok(found) => {
+                report.problems.extend(found.into_iter().map(|what| Problem { session: None, at: None, derived: false, what }));
+            }
+            Err(error) if error.is_damage() => report.note(None, None, false, &error),
+            Err(error) => return Err(error),
+        }
+        match self.all_sessions().await {
+            Ok(rows) => {
+                for row in rows {
+                    self.verify_row(&row, &mut report).await?;
+                }
+            }
+            Err(error) if error.is_damage() => report.note(None, None, false, &error),
+            Err(error) => return Err(error),
+        }
+        Ok(report)
+    }
+
+    /// Verifies one session.
+    pub async fn verify_session(&self, id: SessionId) -> Result<Verified> {
+        let mut report = Verified::default();
+        let head = self.head(id).await?;
+        self.verify_row(&head.row, &mut report).await?;
+        Ok(report)
+    }
+
+    async fn verify_row(&self, row: &SessionRow, report: &mut Verified) -> Result<()> {
+        report.sessions += 1;
+        match self.verify_lines(row, report).await {
+            Err(Error::Key(KeyError::Shredded { session })) => report.shredded.push(session),
+            Err(error) if error.is_damage() => report.note(Some(row.id), None, false, &error),
+            other => other?,
+        }
+        Ok(())
+    }
+
+    async fn verify_lines(&self, row: &SessionRow, report: &mut Verified) -> Result<()> {
+        let id = row.id;
+        let codec = self.codec(id).await?;
+        let head = self.head(id).await?;
+        if head.timeline.length != head.noted_length {
+            let what = format!("it had {} entries, {} are there", head.noted_length, head.timeline.length);
+            report.problems.push(Problem { session: Some(id), at: None, derived: false, what });
+        }
+        let lines = self.inner.backend.timelines(self.workspace(), id).await?;
+        let before = report.problems.len();
+        let mut pass = Pass {
+            store: self,
+            codec: &codec,
+            session: id,
+            report,
+            chain: None,
+            state: None,
+            next: 0,
+            marks: Vec::new(),
+            trash: Vec::new(),
+            folded: None,
+            vouched: BTreeSet::new(),
+            replaced: Vec::new(),
+            batches: BTreeSet::new(),
+        };
+        for line in &lines {
+            pass.line(line, lines.len() == 1).await?;
+        }
+        let Pass { mut marks, mut trash, folded, vouched, replaced, .. } = pass;
+        for (at, commitment) in replaced {
+            if !vouched.contains(&commitment) {
+                let what = "it was replaced, and no redaction in the log vouches for that".to_owned();
+                report.problems.push(Problem { session: Some(id), at: Some(at), derived: false, what });
+            }
+        }
+        // What is derived is compared only with a log that is whole.
+        if report.problems.len() == before && !head.row.hidden {
+            trash.sort_by_key(|(time, _)| *time);
+            fold::trash_marks(&mut marks, &trash);
+            let derived = match folded {
+                Some(session) => fold::session_to_row(&codec, &session)?,
+                None => self.derive(id).await?.row,
+            };
+            self.verify_derived(&codec, &head.row, &derived, &lines, marks, report).await?;
+        }
+        Ok(())
+    }
+
+    async fn verify_derived(
+        &self,
+        codec: &Codec,
+        row: &SessionRow,
+        derived: &SessionRow,
+        lines: &[Timeline],
+        mut marks: Vec<MarkRow>,
+        report: &mut Verified,
+    ) -> Result<()> {
+        let differs = |what: &str| Problem {
+            session: Some(row.id),
+            at: None,
+            derived: true,
+            what: format!("{what} does not say what the log says; reindex rebuilds it"),
+        };
+        let clear = |row: &SessionRow| SessionRow { detail: Vec::new(), ..row.clone() };
+        let same_detail = match (fold::session_from_row(codec, row), fold::session_from_row(codec, derived)) {
+            (Ok(found), Ok(expected)) => found == expected,
+            _ => false,
+        };
+        if clear(row) != clear(derived) || !same_detail {
+            report.problems.push(differs("its row in the list"));
+        }
+        let mut rows = self.own_marks(lines).await?;
+        rows.sort_by_key(|row| row.at);
+        marks.sort_by_key(|row| row.at);
+        if rows != marks {
+            report.problems.push(differs("its list of checkpoints"));
+        }
+        for line in lines {
+            for (seq, pinned) in self.inner.backend.keyframes(self.workspace(), line.id).await? {
+                let at = Position { timeline: line.id, seq };
+                let frame = self.inner.backend.keyframe(self.workspace(), at).await?;
+                let whole = frame.filter(|frame| frame.at == at).map(|frame| super::read::decode_keyframe(codec, &frame));
+                if let Some(Err(error)) = whole {
+                    report.note(Some(row.id), Some(at), !pinned, &error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Verified {
+    fn note(&mut self, session: Option<SessionId>, at: Option<Position>, derived: bool, error: &Error) {
+        self.problems.push(Problem { session, at, derived, what: error.to_string() });
+    }
+}
+
+impl Pass<'_> {
+    async fn line(&mut self, line: &Timeline, only: bool) -> Result<()> {
+        match line.parent {
+            None => {
+                self.chain = Some(codec::genesis(self.session));
+                self.state = Some(HashedState::new(Value::Object(Map::new())));
+            }
+            Some(at) => {
+                self.chain = self.store.hash_at(at).await.ok();
+                self.state = self.state_after(at).await;
+            }
+        }
+        self.folded = (only && line.parent.is_none()).then(|| Session::new(self.session, line.id, Timestamp(0)));
+        self.next = line.begins();
+        loop {
+            let range = Range {
+                timeline: line.id,
+                from: Seq(self.next),
+                to: Seq(line.length),
+                kinds: Kinds::ALL,
+                channel: None,
+                order: Order::Forward,
+                limit: PAGE,
+            };
+            let page = self.store.inner.backend.read(self.store.workspace(), range).await?;
+            let full = page.len() == PAGE;
+            let blobs = self.store.payload_blobs(&page).await?;
+            for (seq, entry) in &page {
+                self.entry(Position { timeline: line.id, seq: *seq }, entry, &blobs).await?;
+            }
+            if !full {
+                break;
+            }
+        }
+        if self.next < line.length {
+            self.lost(line.id, line.length);
+        }
+        Ok(())
+    }
+
+    async fn state_after(&self, at: Position) -> Option<HashedState> {
+        self.store.state_before(at.timeline, at.seq.next()).await.ok().map(|(state, _)| HashedState::new(state))
+    }
+
+    fn problem(&mut self, at: Position, what: impl Into<String>) {
+        self.report.problems.push(Problem { session: Some(self.session), at: Some(at), derived: false, what: what.into() });
+        self.folded = None;
+    }
+
+    fn lost(&mut self, timeline: TimelineId, to: u64) {
+        let at = Position { timeline, seq: Seq(self.next) };
+        self.problem(at, format!("{} entries from here on are missing", to - self.next));
+        (self.chain, self.state) = (None, None);
+        self.next = to;
+    }
+
+    async fn entry(&mut self, at: Position, entry: &StoredEntry, blobs: &HashMap<BlobId, Vec<u8>>) -> Result<()> {
+        if at.seq.0 > self.next {
+            self.lost(at.timeline, at.seq.0);
+        }
+        self.next = at.seq.0 + 1;
+        self.report.entries += 1;
+        let blob = payload(entry, blobs);
+        let text = entry.text.as_ref().map_or(0, String::len);
+        self.report.bytes += (entry.body.len() + text + blob.map_or(0, <[u8]>::len)) as u64;
+        let decoded = codec::check(at, entry).and_then(|()| self.codec.decode(at, entry, blob));
+        let decoded = match decoded {
+            Ok(decoded) => decoded,
+            Err(error) => {
+                self.problem(at, error.to_string());
+                self.chain = entry.chain.filter(|_| codec::check(at, entry).is_ok());
+                if entry.kind == EntryKind::State {
+                    self.state = None;
+                }
+                return Ok(());
+            }
+        };
+        self.chain(at, entry, &decoded.commitment);
+        if let Some(batch) = entry.batch {
+            if !self.batches.insert(batch) {
+                self.problem(at, format!("batch {batch} was stored twice"));
+            }
+        }
+        if let Some(commitment) = decoded.replacement {
+            self.replaced.push((at, commitment));
+        }
+        self.other_blobs(at, entry).await?;
+        self.body(at, entry, decoded.body).await
+    }
+
+    fn chain(&mut self, at: Position, entry: &StoredEntry, commitment: &Hash) {
+        let computed = self.chain.map(|previous| codec::chain(&previous, at, entry, commitment));
+        if let (Some(computed), Some(stored)) = (computed, entry.chain) {
+            if computed != stored {
+                self.problem(at, "the chain is broken: this entry or one before it is not what was written");
+            }
+        }
+        self.chain = entry.chain.or(computed);
+    }
+
+    /// Blobs besides the payload: each must be there and have the content its name says.
+    async fn other_blobs(&mut self, at: Position, entry: &StoredEntry) -> Result<()> {
+        let skip = usize::from(codec::is_blob(entry));
+        if entry.refs.len() <= skip {
+            return Ok(());
+        }
+        let ids = entry.refs[skip..].to_vec();
+        let found = self.store.inner.backend.get_blobs(self.store.workspace(), ids.clone()).await?;
+        for (id, stored) in ids.into_iter().zip(found) {
+            match stored.map(|stored| self.codec.open_blob(id, &stored).map(|_| stored.len())) {
+                Some(Ok(len)) => self.report.bytes += len as u64,
+                Some(Err(error)) => self.problem(at, error.to_string()),
+                None => self.problem(at, format!("blob {} is missing", Hash(id.0))),
+            }
+        }
+        Ok(())
+    }
+
+    async fn body(&mut self, at: Position, entry: &StoredEntry, body: Option<Body>) -> Result<()> {
+        if let Some(session) = &mut self.folded {
+            if at.seq.0 == 0 {
+                session.created = entry.time;
+            }
+            match &body {
+                Some(body) => fold::fold(session, entry.time, body),
+                None if entry.kind == EntryKind::Mark => session.checkpoints += 1,
+                None => {}
+            }
+        }
+        match body {
+            Some(Body::State(delta)) => {
+                if let Some(Err(error)) = self.state.as_mut().map(|state| state.apply(&delta)) {
+                    self.problem(at, error.to_string());
+                    self.state = None;
+                }
+            }
+            None if entry.kind == EntryKind::State => self.state = None,
+            Some(Body::Mark(mark)) => {
+                self.marks.push(fold::mark_to_row(self.codec, at, entry.time, &mark));
+                if let Err(error) = self.store.check_signature(at, entry) {
+                    self.problem(at, error.to_string());
+                }
+                if self.state.is_none() {
+                    self.state = self.state_after(at).await;
+                }
+                match self.state.as_mut().map(HashedState::hash) {
+                    Some(hash) if hash == mark.state.0 => {}
+                    Some(_) => self.problem(at, "its state does not have the hash that the checkpoint names"),
+                    None => self.problem(at, "its state cannot be put together"),
+                }
+            }
+            Some(Body::Event(event)) => match event.kind.as_str() {
+                event::PRUNED | event::UNPRUNED => self.trash.push((entry.time, event)),
+                event::REDACTED => {
+                    let list = event.data.get("replaced").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+                    self.vouched.extend(list.iter().filter_map(|hash| hash.as_str()?.parse::<Hash>().ok()));
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+}
