@@ -125,6 +125,8 @@ impl Resumable {
 pub struct Checkpoint {
     /// Its name.
     pub id: CheckpointId,
+    /// Which checkpoint of its session it is, counted from 1 along the timeline and its parents.
+    pub number: u64,
     /// Why it was taken.
     pub trigger: Trigger,
     /// A short name given by a person or program; labelled checkpoints are not pruned.
@@ -149,10 +151,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// A clean, resumable checkpoint. Counts and the state's hash are filled in by the store.
+    /// A clean, resumable checkpoint. Number, counts and the state's hash are filled in by the store.
     pub fn new(id: CheckpointId, trigger: Trigger) -> Self {
         Self {
             id,
+            number: 0,
             trigger,
             label: None,
             description: None,

@@ -80,7 +80,7 @@ pub struct Session {
     pub active: Timestamp,
     /// Messages up to the head, by channel.
     pub counts: BTreeMap<Channel, u64>,
-    /// Checkpoints up to the head that are not in the trash.
+    /// Checkpoints taken up to the head, also those pruned since.
     pub checkpoints: u64,
     /// The newest checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -108,6 +108,7 @@ async fn tour(path: Option<PathBuf>) -> Outcome {
 
     let verified = store.verify().await?;
     let stats: Stats = store.stats().await?;
+    for p in &verified.problems { println!("{p:?}"); }
     println!("\n7. Verified {} entries of {} sessions: {} problems. {} bytes on disk.",
         verified.entries, verified.sessions, verified.problems.len(), stats.total_bytes);
     store.close().await?;

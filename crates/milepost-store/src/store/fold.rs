@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use milepost_model::{
-    Body, Checkpoint, CheckpointId, Event, Position, Session, SessionPatch, TimelineId, Timestamp,
+    Body, Checkpoint, CheckpointId, Event, Message, Position, Session, SessionPatch, TimelineId, Timestamp,
 };
 use serde_json::{Map, Value};
 
@@ -36,13 +36,12 @@ pub(super) fn fold(session: &mut Session, time: Timestamp, body: &Body) {
     match body {
         Body::Message(message) => {
             *session.counts.entry(message.channel.clone()).or_default() += 1;
-            let text = message.text();
-            if !text.trim().is_empty() {
-                session.preview = Some(preview(&text));
+            if let Some(preview) = preview(message) {
+                session.preview = Some(preview);
             }
         }
         Body::Mark(mark) => {
-            session.checkpoints += 1;
+            session.checkpoints = mark.number;
             session.checkpoint = Some(mark.id);
         }
         Body::Event(event) => fold_event(session, event),
@@ -51,7 +50,6 @@ pub(super) fn fold(session: &mut Session, time: Timestamp, body: &Body) {
 }
 
 fn fold_event(session: &mut Session, event: &Event) {
-    let number = |key: &str| event.data.get(key).and_then(Value::as_u64).unwrap_or(0);
     let patch = |key: &str| event.data.get(key).and_then(Value::as_object).cloned().map(SessionPatch);
     match event.kind.as_str() {
         event::SESSION => {
@@ -63,8 +61,6 @@ fn fold_event(session: &mut Session, event: &Event) {
             forget_meta(session);
             session.patch(&patch("set").unwrap_or_default());
         }
-        event::PRUNED => session.checkpoints = session.checkpoints.saturating_sub(number("on_head")),
-        event::UNPRUNED => session.checkpoints += number("on_head"),
         _ => {}
     }
 }
@@ -107,9 +103,13 @@ fn forget_meta(session: &mut Session) {
     };
 }
 
-fn preview(text: &str) -> String {
-    let line: String = text.trim().chars().map(|c| if c.is_whitespace() || c.is_control() { ' ' } else { c }).take(Session::PREVIEW_CHARS).collect();
-    line.trim_end().to_owned()
+/// The beginning of a message's text on one line; none when it has no text.
+pub(super) fn preview(message: &Message) -> Option<String> {
+    let text = message.text();
+    let clean = |c: char| if c.is_whitespace() || c.is_control() { ' ' } else { c };
+    let line: String = text.trim().chars().map(clean).take(Session::PREVIEW_CHARS).collect();
+    let line = line.trim_end();
+    (!line.is_empty()).then(|| line.to_owned())
 }
 
 /// The row of a session. In an encrypted workspace, texts are tokens or only in the sealed detail.

@@ -10,6 +10,7 @@ use milepost_model::{
 use serde_json::{Map, Value};
 
 use super::Store;
+use super::fold;
 use crate::backend::{BlobId, Keyframe, Kinds, MarkFilter, MarkRow, Order, Range, StoredEntry};
 use crate::codec::{self, Codec, Decoded};
 use crate::error::{Error, Result};
@@ -537,7 +538,7 @@ impl Store {
         }
     }
 
-    /// The session with its counts as they were at an entry.
+    /// Sets what a session's row counts and shows to what it was at an entry.
     pub(super) async fn counts_at(&self, at: Position, session: &mut Session) -> Result<()> {
         session.counts.clear();
         session.checkpoints = 0;
@@ -553,6 +554,7 @@ impl Store {
             };
             match self.read_mark(row).await {
                 Ok(mark) => {
+                    session.checkpoints = mark.checkpoint.number;
                     session.counts = mark.checkpoint.counts;
                     session.checkpoint = Some(row.id);
                     rest.push(Segment { from: row.at.seq.next(), ..part });
@@ -563,20 +565,48 @@ impl Store {
             }
         }
         for part in rest.into_iter().rev() {
-            let counts = &mut session.counts;
-            self.for_each_entry(part, Kinds::only(EntryKind::Message), |entry| {
-                if let Some(Body::Message(message)) = entry.body {
-                    *counts.entry(message.channel).or_default() += 1;
+            let kinds = Kinds::only(EntryKind::Message).and(EntryKind::Mark);
+            self.for_each_entry(part, kinds, |entry| {
+                match entry.body {
+                    Some(body) => fold::fold(session, session.active, &body),
+                    None if entry.kind == EntryKind::Mark => session.checkpoints += 1,
+                    None => {}
                 }
                 Ok(())
             })
             .await?;
         }
-        for part in self.lineage(at.timeline, at.seq.next()).await? {
-            let filter = MarkFilter::of(part.timeline, part.from, part.to);
-            session.checkpoints += self.inner.backend.marks(self.workspace(), filter).await?.len() as u64;
-        }
+        session.preview = self.preview_at(at).await?;
         Ok(())
+    }
+
+    /// The beginning of the last message with a text, up to an entry.
+    async fn preview_at(&self, at: Position) -> Result<Option<String>> {
+        let mut to = at.seq.next();
+        loop {
+            let query = MessageQuery { to: Some(to), last: Some(16), ..MessageQuery::default() };
+            let page = self.messages_at(at, &query).await?;
+            let Some(first) = page.first() else { return Ok(None) };
+            to = first.at.seq;
+            if let Some(preview) = page.iter().rev().find_map(|found| fold::preview(&found.message)) {
+                return Ok(Some(preview));
+            }
+        }
+    }
+
+    /// When an entry was added.
+    pub(super) async fn entry_time(&self, at: Position) -> Result<Timestamp> {
+        let range = Range {
+            timeline: at.timeline,
+            from: at.seq,
+            to: at.seq.next(),
+            kinds: Kinds::ALL,
+            channel: None,
+            order: Order::Forward,
+            limit: 1,
+        };
+        let found = self.inner.backend.read(self.workspace(), range).await?;
+        found.first().map(|(_, entry)| entry.time).ok_or_else(|| Error::not_found("entry", at))
     }
 
     /// The chain hash of an entry.

@@ -290,17 +290,8 @@ impl SessionWriter {
     }
 
     async fn set_trashed(&self, rows: Vec<MarkRow>, trashed: Option<Timestamp>) -> Result<()> {
-        let store = self.store();
         let rows: Vec<MarkRow> = rows.into_iter().filter(|row| row.trashed.is_some() != trashed.is_some()).collect();
-        let (head, end) = store.end(self.id()).await?;
-        let parts = store.lineage(head, end).await?;
-        let on_head = rows.iter().filter(|row| {
-            parts.iter().any(|part| part.timeline == row.at.timeline && row.at.seq < part.to)
-        });
-        let data = json!({
-            "checkpoints": rows.iter().map(|row| row.id).collect::<Vec<_>>(),
-            "on_head": on_head.count(),
-        });
+        let data = json!({ "checkpoints": rows.iter().map(|row| row.id).collect::<Vec<_>>() });
         let kind = if trashed.is_some() { event::PRUNED } else { event::UNPRUNED };
         let mut change = Changes::default();
         change.rewrite.marks = rows.into_iter().map(|row| MarkRow { trashed, ..row }).collect();

@@ -283,8 +283,7 @@ impl Store {
         let parent = self.session(parent_id).await?;
         let id = new.id.unwrap_or_else(|| self.source().id());
         let timeline: TimelineId = self.source().id();
-        let mut session = Session::new(id, timeline, self.source().now());
-        session.preview = parent.preview.clone();
+        let mut session = Session::new(id, timeline, self.source().now().max(self.entry_time(at).await?));
         session.branch = Some(Branch { session: parent_id, at });
         self.counts_at(at, &mut session).await?;
         let mut set = fold::meta(&parent).status(milepost_model::Status::Active);
@@ -331,7 +330,8 @@ impl Store {
             head: AsyncMutex::new(head),
         };
         let mut head = writer.head.lock().await;
-        let mut draft = Draft::of(&head, self.source().now());
+        // The session begins with its first entry.
+        let mut draft = Draft::of(&head, head.time);
         writer.push(&mut draft, head.timeline, &first, Vec::new())?;
         let mut batch = writer.finish(&head, &mut draft, self.source().id())?;
         batch.open = Some(open);
@@ -738,6 +738,7 @@ impl SessionWriter {
         check_name("a checkpoint's trigger", new.trigger.as_str(), "max_name_bytes", max)?;
         Ok(Checkpoint {
             id: self.store.source().id(),
+            number: draft.session.checkpoints + 1,
             trigger: new.trigger,
             label: new.label,
             description: new.description,
