@@ -21,16 +21,9 @@ pub struct BareAppender {
 impl BareAppender {
     /// Start an empty file in `dir`, which should lie on the disk that the saves go to.
     pub fn create(dir: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .append(true)
-            .create_new(true)
-            .open(dir.join("bare"))?;
+        let file = OpenOptions::new().append(true).create_new(true).open(dir.join("bare"))?;
         file.sync_all()?;
-        Ok(Self {
-            file,
-            block: vec![0xa5; APPEND_BYTES],
-            appends: 0,
-        })
+        Ok(Self { file, block: vec![0xa5; APPEND_BYTES], appends: 0 })
     }
 
     /// Append one block; how long the write and the sync took.

@@ -10,6 +10,9 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod bare;
+pub mod groups;
+pub mod machine;
+pub mod milepost;
 pub mod peers;
 pub mod plain_sqlite;
 pub mod report;

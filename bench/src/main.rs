@@ -49,19 +49,9 @@ fn write_workload(options: &Options) -> Result<()> {
     let out = options.path("out").ok_or("workload needs --out FILE")?;
     let steps = options.number("steps", STEPS_L)?;
     let workload = Workload::new(SEED, options.number("session", 0)? as u64);
-    workload
-        .clone()
-        .write_jsonl(steps, &mut BufWriter::new(File::create(&out)?))?;
-    let bytes: usize = workload
-        .clone()
-        .take(steps)
-        .map(|step| step.json_bytes())
-        .sum();
-    detail(format_args!(
-        "{} steps, {bytes} bytes of new JSON, fingerprint {}",
-        steps,
-        fingerprint(workload, steps)
-    ));
+    workload.clone().write_jsonl(steps, &mut BufWriter::new(File::create(&out)?))?;
+    let bytes: usize = workload.clone().take(steps).map(|step| step.json_bytes()).sum();
+    detail(format_args!("{} steps, {bytes} bytes of new JSON, fingerprint {}", steps, fingerprint(workload, steps)));
     Ok(())
 }
 
@@ -81,31 +71,17 @@ fn plain_sqlite(options: &Options) -> Result<()> {
     let dir = options.scratch()?;
     let mut appender = BareAppender::create(dir.path())?;
     let mut session = PlainSqlite::create(dir.path())?.session(0)?;
-    let alone = save_in_turn(
-        &mut session,
-        Workload::new(SEED, 0),
-        STEPS_L,
-        Some(&mut appender),
-    )?;
+    let alone = save_in_turn(&mut session, Workload::new(SEED, 0), STEPS_L, Some(&mut appender))?;
     drop(session);
     describe("workload L, one session", &alone.saves);
     describe("bare appends between", &alone.bare);
-    detail(format_args!(
-        "workload L total {:.3} s",
-        alone.saves.total().as_secs_f64()
-    ));
+    detail(format_args!("workload L total {:.3} s", alone.saves.total().as_secs_f64()));
 
-    let load = Load {
-        sessions: options.number("sessions", 64)?,
-        ..Load::default()
-    };
+    let load = Load { sessions: options.number("sessions", 64)?, ..Load::default() };
     let dir = options.scratch()?;
     let database = PlainSqlite::create(dir.path())?;
     let many = save_at_once(load, SEED, |number| database.session(number))?;
-    detail(format_args!(
-        "{} sessions at once: {:.0} durable saves/s",
-        load.sessions, many.saves_per_s
-    ));
+    detail(format_args!("{} sessions at once: {:.0} durable saves/s", load.sessions, many.saves_per_s));
     describe("waits", &many.waits);
     Ok(())
 }
@@ -119,11 +95,7 @@ fn peers(options: &Options) -> Result<()> {
     for _ in 0..options.number("runs", 1)? {
         for shape in [Shape::Delta, Shape::Full] {
             let run = peer.run(shape, dir.path())?;
-            detail(format_args!(
-                "langgraph sqlite {}: {}",
-                shape.name(),
-                run.all
-            ));
+            detail(format_args!("langgraph sqlite {}: {}", shape.name(), run.all));
         }
     }
     Ok(())
@@ -144,9 +116,7 @@ impl Options {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
         let mut pairs = Vec::new();
         while let Some(name) = args.next() {
-            let bare = name
-                .strip_prefix("--")
-                .ok_or_else(|| format!("unexpected `{name}`\n{USAGE}"))?;
+            let bare = name.strip_prefix("--").ok_or_else(|| format!("unexpected `{name}`\n{USAGE}"))?;
             let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
             pairs.push((bare.to_owned(), value));
         }
@@ -154,11 +124,7 @@ impl Options {
     }
 
     fn get(&self, name: &str) -> Option<&str> {
-        self.0
-            .iter()
-            .rev()
-            .find(|(n, _)| n == name)
-            .map(|(_, value)| value.as_str())
+        self.0.iter().rev().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
     fn path(&self, name: &str) -> Option<PathBuf> {
@@ -166,21 +132,14 @@ impl Options {
     }
 
     fn number(&self, name: &str, default: usize) -> Result<usize> {
-        self.get(name).map_or(Ok(default), |value| {
-            value
-                .parse()
-                .map_err(|e| Error::from(format!("--{name} {value}: {e}")))
-        })
+        self.get(name)
+            .map_or(Ok(default), |value| value.parse().map_err(|e| Error::from(format!("--{name} {value}: {e}"))))
     }
 
     /// A new directory on the disk to measure, removed when dropped.
     fn scratch(&self) -> Result<tempfile::TempDir> {
-        let dir = self
-            .path("dir")
-            .unwrap_or_else(|| Path::new(".").to_owned());
+        let dir = self.path("dir").unwrap_or_else(|| Path::new(".").to_owned());
         std::fs::create_dir_all(&dir)?;
-        Ok(tempfile::Builder::new()
-            .prefix("milepost-bench-")
-            .tempdir_in(dir)?)
+        Ok(tempfile::Builder::new().prefix("milepost-bench-").tempdir_in(dir)?)
     }
 }

@@ -47,10 +47,7 @@ pub struct PeerRun {
 impl LanggraphSqlite {
     /// A peer that runs in `python` on the workload file `workload`.
     pub fn new(python: &Path, workload: &Path) -> Self {
-        Self {
-            python: python.to_owned(),
-            workload: workload.to_owned(),
-        }
+        Self { python: python.to_owned(), workload: workload.to_owned() }
     }
 
     /// Run once, in a new database below `dir`.
@@ -64,31 +61,15 @@ impl LanggraphSqlite {
             .arg(dir)
             .output()
             .map_err(|e| {
-                format!(
-                    "cannot start {}: {e}; run scripts/bench, which installs it",
-                    self.python.display()
-                )
+                format!("cannot start {}: {e}; run scripts/bench, which installs it", self.python.display())
             })?;
         if !output.status.success() {
             let stderr = String::from_utf8_lossy(&output.stderr);
-            return Err(format!(
-                "{} ended with {}: {stderr}",
-                script.display(),
-                output.status
-            )
-            .into());
+            return Err(format!("{} ended with {}: {stderr}", script.display(), output.status).into());
         }
         let all: Value = serde_json::from_slice(&output.stdout)?;
-        let total_s = all["total_s"]
-            .as_f64()
-            .ok_or("the peer printed no total_s")?;
-        let disk_bytes = all["disk_bytes"]
-            .as_u64()
-            .ok_or("the peer printed no disk_bytes")?;
-        Ok(PeerRun {
-            total_s,
-            disk_bytes,
-            all,
-        })
+        let total_s = all["total_s"].as_f64().ok_or("the peer printed no total_s")?;
+        let disk_bytes = all["disk_bytes"].as_u64().ok_or("the peer printed no disk_bytes")?;
+        Ok(PeerRun { total_s, disk_bytes, all })
     }
 }

@@ -38,11 +38,7 @@ impl PlainSqlite {
 
     /// A session with a connection of its own.
     pub fn session(&self, number: u64) -> Result<PlainSession> {
-        Ok(PlainSession {
-            connection: connect(&self.path)?,
-            session: i64::try_from(number)?,
-            seq: 0,
-        })
+        Ok(PlainSession { connection: connect(&self.path)?, session: i64::try_from(number)?, seq: 0 })
     }
 }
 
@@ -58,21 +54,23 @@ impl Saver for PlainSession {
     fn save(&mut self, step: Step) -> Result<()> {
         let (session, seq) = (self.session, self.seq);
         // Immediate: a deferred transaction that upgrades to write fails at once when another commits first.
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         {
-            let mut insert =
-                transaction.prepare_cached("INSERT INTO messages VALUES (?1, ?2, ?3, ?4)")?;
+            let mut insert = transaction.prepare_cached("INSERT INTO messages VALUES (?1, ?2, ?3, ?4)")?;
             for (i, message) in (0..).zip(&step.messages) {
                 insert.execute(params![session, 2 * seq + i, message.role, message.content])?;
             }
-            transaction
-                .prepare_cached("INSERT INTO state_changes VALUES (?1, ?2, ?3, ?4)")?
-                .execute(params![session, seq, step.key, step.value.to_string()])?;
-            transaction
-                .prepare_cached("INSERT INTO checkpoints VALUES (?1, ?2, ?3)")?
-                .execute(params![session, seq, 2 * seq + 2])?;
+            transaction.prepare_cached("INSERT INTO state_changes VALUES (?1, ?2, ?3, ?4)")?.execute(params![
+                session,
+                seq,
+                step.key,
+                step.value.to_string()
+            ])?;
+            transaction.prepare_cached("INSERT INTO checkpoints VALUES (?1, ?2, ?3)")?.execute(params![
+                session,
+                seq,
+                2 * seq + 2
+            ])?;
         }
         transaction.commit()?;
         self.seq += 1;

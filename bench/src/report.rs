@@ -22,6 +22,8 @@ pub struct Figure {
     pub want: Want,
     /// The bar.
     pub bar: f64,
+    /// Whether the value means anything: a smoke test's does not.
+    pub judged: bool,
 }
 
 impl Figure {
@@ -40,12 +42,12 @@ impl fmt::Display for Figure {
             Want::AtMost => "<=",
             Want::AtLeast => ">=",
         };
-        let verdict = if self.ok() { "ok" } else { "SHORT" };
-        write!(
-            f,
-            "{} {:.3} {sign} {} {verdict}",
-            self.name, self.value, self.bar
-        )
+        let verdict = match (self.judged, self.ok()) {
+            (false, _) => "unjudged",
+            (true, true) => "ok",
+            (true, false) => "SHORT",
+        };
+        write!(f, "{} {:.3} {sign} {} {verdict}", self.name, self.value, self.bar)
     }
 }
 
@@ -53,13 +55,19 @@ impl fmt::Display for Figure {
 #[derive(Debug)]
 pub struct Report {
     group: &'static str,
+    judged: bool,
     short: usize,
 }
 
 impl Report {
     /// An empty report.
     pub fn new(group: &'static str) -> Self {
-        Self { group, short: 0 }
+        Self { group, judged: true, short: 0 }
+    }
+
+    /// The report of a smoke test: figures are printed, none can fall short.
+    pub fn unjudged(group: &'static str) -> Self {
+        Self { judged: false, ..Self::new(group) }
     }
 
     /// Hold a value against the most it may be.
@@ -73,12 +81,7 @@ impl Report {
     }
 
     fn add(&mut self, name: &str, value: f64, want: Want, bar: f64) {
-        let figure = Figure {
-            name: format!("{}.{name}", self.group),
-            value,
-            want,
-            bar,
-        };
+        let figure = Figure { name: format!("{}.{name}", self.group), value, want, bar };
         self.short += usize::from(!figure.ok());
         println!("{figure}");
     }
@@ -99,32 +102,14 @@ mod tests {
     use super::*;
 
     fn figure(value: f64, want: Want, bar: f64) -> String {
-        Figure {
-            name: "store.flat".into(),
-            value,
-            want,
-            bar,
-        }
-        .to_string()
+        Figure { name: "store.flat".into(), value, want, bar }.to_string()
     }
 
     #[test]
     fn a_figure_is_one_line_with_its_verdict() {
-        assert_eq!(
-            figure(1.0523, Want::AtMost, 1.2),
-            "store.flat 1.052 <= 1.2 ok"
-        );
-        assert_eq!(
-            figure(1.3, Want::AtMost, 1.2),
-            "store.flat 1.300 <= 1.2 SHORT"
-        );
-        assert_eq!(
-            figure(3.0, Want::AtLeast, 2.5),
-            "store.flat 3.000 >= 2.5 ok"
-        );
-        assert_eq!(
-            figure(f64::NAN, Want::AtLeast, 2.5),
-            "store.flat NaN >= 2.5 SHORT"
-        );
+        assert_eq!(figure(1.0523, Want::AtMost, 1.2), "store.flat 1.052 <= 1.2 ok");
+        assert_eq!(figure(1.3, Want::AtMost, 1.2), "store.flat 1.300 <= 1.2 SHORT");
+        assert_eq!(figure(3.0, Want::AtLeast, 2.5), "store.flat 3.000 >= 2.5 ok");
+        assert_eq!(figure(f64::NAN, Want::AtLeast, 2.5), "store.flat NaN >= 2.5 SHORT");
     }
 }

@@ -55,11 +55,36 @@ pub struct Load {
 
 impl Default for Load {
     fn default() -> Self {
-        Self {
-            sessions: 64,
-            warm_up: Duration::from_millis(500),
-            measured: Duration::from_secs(5),
+        Self { sessions: 64, warm_up: Duration::from_millis(500), measured: Duration::from_secs(5) }
+    }
+}
+
+/// Counts one session's saves: those that end in the time that counts.
+#[derive(Debug)]
+pub struct Counter {
+    from: Instant,
+    until: Instant,
+    saved: usize,
+    waits: Samples,
+}
+
+impl Counter {
+    /// Starts now, with the warm-up.
+    pub fn start(load: Load) -> Self {
+        let from = Instant::now() + load.warm_up;
+        Self { from, until: from + load.measured, saved: 0, waits: Samples::default() }
+    }
+
+    /// Counts a save that began at `start` and ended now; whether there is time for another.
+    pub fn count(&mut self, start: Instant) -> bool {
+        let end = Instant::now();
+        if end >= self.from {
+            self.waits.push(end - start);
         }
+        // The save that outlasts the time was waited for, but is not throughput.
+        let goes_on = end < self.until;
+        self.saved += usize::from(end >= self.from && goes_on);
+        goes_on
     }
 }
 
@@ -72,56 +97,51 @@ pub struct Throughput {
     pub waits: Samples,
 }
 
-/// Run a load. `open` is called in each session's thread with the session's number.
-pub fn save_at_once<S: Saver>(
-    load: Load,
-    seed: u64,
-    open: impl Fn(u64) -> Result<S> + Sync,
-) -> Result<Throughput> {
-    // Text is made beforehand: making it would take the processor from whoever saves.
+impl Throughput {
+    /// All sessions' counts together.
+    pub fn of(load: Load, counters: impl IntoIterator<Item = Counter>) -> Self {
+        let (mut saved, mut waits) = (0, Samples::default());
+        for counter in counters {
+            saved += counter.saved;
+            waits.extend(counter.waits);
+        }
+        Self { saves_per_s: saved as f64 / load.measured.as_secs_f64(), waits }
+    }
+}
+
+/// The steps that a session of a load saves, over and over. Made beforehand: making text would take the processor
+/// from whoever saves.
+pub fn steps_of_load(seed: u64, session: u64) -> Vec<Step> {
     const STEPS_MADE: usize = 256;
+    Workload::new(seed, session).take(STEPS_MADE).collect()
+}
+
+/// Run a load. `open` is called in each session's thread with the session's number.
+pub fn save_at_once<S: Saver>(load: Load, seed: u64, open: impl Fn(u64) -> Result<S> + Sync) -> Result<Throughput> {
     let barrier = Barrier::new(load.sessions);
-    let session = |number: u64| -> Result<(usize, Samples)> {
-        let steps: Vec<Step> = Workload::new(seed, number).take(STEPS_MADE).collect();
+    let session = |number: u64| -> Result<Counter> {
+        let steps = steps_of_load(seed, number);
         let opened = open(number);
         // Wait even if opening failed: the others wait for this thread.
         barrier.wait();
         let mut saver = opened?;
-        let from = Instant::now() + load.warm_up;
-        let until = from + load.measured;
-        let (mut saved, mut waits) = (0, Samples::default());
+        let mut counter = Counter::start(load);
         for step in steps.iter().cycle() {
             let step = step.clone();
             let start = Instant::now();
             saver.save(step)?;
-            let end = Instant::now();
-            if end >= from {
-                waits.push(end - start);
-            }
-            // The save that outlasts the time was waited for, but is not throughput.
-            if end >= until {
+            if !counter.count(start) {
                 break;
             }
-            saved += usize::from(end >= from);
         }
-        Ok((saved, waits))
+        Ok(counter)
     };
     let session = &session;
-    let (saved, waits) = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..load.sessions as u64)
-            .map(|number| scope.spawn(move || session(number)))
-            .collect();
-        let (mut saved, mut waits) = (0, Samples::default());
-        for thread in threads {
-            let (its_saved, its_waits) =
-                thread.join().map_err(|_| "a session's thread panicked")??;
-            saved += its_saved;
-            waits.extend(its_waits);
-        }
-        Ok::<_, crate::Error>((saved, waits))
+    let counters = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..load.sessions as u64).map(|number| scope.spawn(move || session(number))).collect();
+        let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| "a session's thread panicked")?);
+        joined.collect::<Result<Vec<_>>>()
     })?;
-    Ok(Throughput {
-        saves_per_s: saved as f64 / load.measured.as_secs_f64(),
-        waits,
-    })
+    Ok(Throughput::of(load, counters))
 }

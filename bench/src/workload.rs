@@ -60,11 +60,7 @@ impl Step {
 
     /// Bytes of new information as JSON: the two messages, the key and its value.
     pub fn json_bytes(&self) -> usize {
-        let messages: usize = self
-            .messages
-            .iter()
-            .map(|m| m.to_json().to_string().len())
-            .sum();
+        let messages: usize = self.messages.iter().map(|m| m.to_json().to_string().len()).sum();
         messages + json!({&self.key: &self.value}).to_string().len()
     }
 }
@@ -82,19 +78,9 @@ impl Workload {
     /// The workload of one session.
     pub fn new(seed: u64, session: u64) -> Self {
         let mut text = Text::new(seed, session);
-        let keys: Vec<String> = (0..STATE_KEYS)
-            .map(|i| format!("{}_{i:02}", text.identifier()))
-            .collect();
-        let state = keys
-            .iter()
-            .map(|key| (key.clone(), text.state_value()))
-            .collect();
-        Self {
-            text,
-            state,
-            keys,
-            step: 0,
-        }
+        let keys: Vec<String> = (0..STATE_KEYS).map(|i| format!("{}_{i:02}", text.identifier())).collect();
+        let state = keys.iter().map(|key| (key.clone(), text.state_value())).collect();
+        Self { text, state, keys, step: 0 }
     }
 
     /// The state before the first step.
@@ -117,25 +103,12 @@ impl Iterator for Workload {
 
     fn next(&mut self) -> Option<Step> {
         // Mostly round robin; every fourth step goes back to some other key, as an agent's state does.
-        let index = if self.text.rng.one_in(4) {
-            self.text.rng.below(STATE_KEYS)
-        } else {
-            self.step % STATE_KEYS
-        };
+        let index = if self.text.rng.one_in(4) { self.text.rng.below(STATE_KEYS) } else { self.step % STATE_KEYS };
         self.step += 1;
         let user = self.text.user_message();
         let assistant = self.text.assistant_message();
         Some(Step {
-            messages: [
-                Message {
-                    role: "user",
-                    content: user,
-                },
-                Message {
-                    role: "assistant",
-                    content: assistant,
-                },
-            ],
+            messages: [Message { role: "user", content: user }, Message { role: "assistant", content: assistant }],
             key: self.keys[index].clone(),
             value: self.text.state_value(),
         })
@@ -183,18 +156,12 @@ impl Text {
     fn new(seed: u64, session: u64) -> Self {
         let mut start = Rng(seed);
         let rng = Rng(start.next() ^ session.wrapping_mul(0xd605_1e9c_5e4b_7f35));
-        Self {
-            rng,
-            words: include_str!("words.txt").split_whitespace().collect(),
-        }
+        Self { rng, words: include_str!("words.txt").split_whitespace().collect() }
     }
 
     /// Frequent words come first in the list; multiplying two draws gives the skew of language.
     fn word(&mut self) -> &'static str {
-        let (a, b) = (
-            self.rng.below(self.words.len()),
-            self.rng.below(self.words.len()),
-        );
+        let (a, b) = (self.rng.below(self.words.len()), self.rng.below(self.words.len()));
         self.words[a * b / self.words.len()]
     }
 
@@ -246,10 +213,7 @@ impl Text {
         if out.is_char_boundary(1) {
             out[..1].make_ascii_uppercase();
         }
-        out.push_str(
-            self.rng
-                .pick(&[".", ".", ".", ".", ".", ".", "?", "!", ":", "…", " ✓"]),
-        );
+        out.push_str(self.rng.pick(&[".", ".", ".", ".", ".", ".", "?", "!", ":", "…", " ✓"]));
         out
     }
 
@@ -316,10 +280,7 @@ impl Text {
 
 /// Shorten to at most `bytes`, at a character's boundary.
 fn cut(text: &mut String, bytes: usize) {
-    let end = (0..=bytes.min(text.len()))
-        .rev()
-        .find(|&i| text.is_char_boundary(i))
-        .unwrap_or(0);
+    let end = (0..=bytes.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
     text.truncate(end);
     let trimmed = text.trim_end().len();
     text.truncate(trimmed);
@@ -366,10 +327,7 @@ mod tests {
 
     #[test]
     fn new_json_is_1_75_mb_within_3_percent() {
-        let bytes: usize = workload_l()
-            .take(STEPS_L)
-            .map(|step| step.json_bytes())
-            .sum();
+        let bytes: usize = workload_l().take(STEPS_L).map(|step| step.json_bytes()).sum();
         assert!((1_697_500..=1_802_500).contains(&bytes), "{bytes}");
     }
 
@@ -388,10 +346,7 @@ mod tests {
 
     #[test]
     fn sessions_differ() {
-        assert_ne!(
-            fingerprint(Workload::new(SEED, 0), 1),
-            fingerprint(Workload::new(SEED, 1), 1)
-        );
+        assert_ne!(fingerprint(Workload::new(SEED, 0), 1), fingerprint(Workload::new(SEED, 1), 1));
     }
 
     #[test]
@@ -399,11 +354,7 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for step in workload_l().take(STEPS_L) {
             for message in step.messages {
-                for sentence in message
-                    .content
-                    .split_inclusive(['.', '?', '!'])
-                    .filter(|s| s.len() > 40)
-                {
+                for sentence in message.content.split_inclusive(['.', '?', '!']).filter(|s| s.len() > 40) {
                     assert!(seen.insert(sentence.to_owned()), "twice: {sentence}");
                 }
             }
@@ -416,9 +367,7 @@ mod tests {
         for step in workload_l().take(STEPS_L) {
             for message in &step.messages {
                 plain += message.content.len();
-                packed += zstd::bulk::compress(message.content.as_bytes(), 3)
-                    .expect("compresses")
-                    .len();
+                packed += zstd::bulk::compress(message.content.as_bytes(), 3).expect("compresses").len();
             }
         }
         let ratio = packed as f64 / plain as f64;

@@ -4,18 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The sections Milepost knows. All are optional, all are open; other sections are kept as they are.
-pub const SECTIONS: [&str; 10] = [
-    "context",
-    "memory",
-    "tools",
-    "execution",
-    "agent",
-    "environment",
-    "files",
-    "protocols",
-    "summary",
-    "metrics",
-];
+pub const SECTIONS: [&str; 10] =
+    ["context", "memory", "tools", "execution", "agent", "environment", "files", "protocols", "summary", "metrics"];
 
 /// Why a value cannot be a state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -50,7 +50,10 @@ async fn write(path: &Path) -> Outcome {
     for step in 1.. {
         let append = Append::new()
             .message(Message::new(Role::User, format!("Step {step}: what did the profiler say?")))
-            .message(Message::new(Role::Assistant, format!("In step {step} the linker took {} seconds.", 40 - 3 * step)))
+            .message(Message::new(
+                Role::Assistant,
+                format!("In step {step} the linker took {} seconds.", 40 - 3 * step),
+            ))
             .state(state(step)?)
             .mark(NewMark::new(Trigger::Step).description(format!("after step {step}")));
         writer.append(append).await?;
@@ -74,8 +77,17 @@ async fn tour(path: Option<PathBuf>) -> Outcome {
     let loaded = store.load_latest(session, &MarkQuery { resumable: Some(true), ..MarkQuery::default() }).await?;
     let found = store.session(session).await?;
     println!("2. Another process opens the file:");
-    println!("   session {} “{}”, {} messages", found.id, found.title.unwrap_or_default(), loaded.mark.checkpoint.messages());
-    println!("   newest checkpoint {} ({})", loaded.mark.checkpoint.id, loaded.mark.checkpoint.description.clone().unwrap_or_default());
+    println!(
+        "   session {} “{}”, {} messages",
+        found.id,
+        found.title.unwrap_or_default(),
+        loaded.mark.checkpoint.messages()
+    );
+    println!(
+        "   newest checkpoint {} ({})",
+        loaded.mark.checkpoint.id,
+        loaded.mark.checkpoint.description.clone().unwrap_or_default()
+    );
     println!("   its state says step {}", loaded.state.pointer("/memory/step").cloned().unwrap_or_default());
     if loaded.state.pointer("/memory/step") != Some(&json!(acknowledged)) {
         return Err(format!("{acknowledged} steps were acknowledged, but {:?} came back", loaded.state).into());
@@ -92,36 +104,48 @@ async fn tour(path: Option<PathBuf>) -> Outcome {
     let branch = store.branch(middle.at, NewSession { id: None, patch }, &claim).await?;
     branch.append(Append::new().message(Message::new(Role::User, "Try a cache instead."))).await?;
     let told = store.messages(branch.id(), &MessageQuery { last: Some(2), ..MessageQuery::default() }).await?;
-    println!("\n4. A branch from the middle ({}), nothing copied:", middle.checkpoint.description.clone().unwrap_or_default());
+    println!(
+        "\n4. A branch from the middle ({}), nothing copied:",
+        middle.checkpoint.description.clone().unwrap_or_default()
+    );
     for message in told {
         println!("   {:>9}: {}", message.message.role, message.message.text());
     }
     println!("   its state says step {}", branch.state().await?.pointer("/memory/step").cloned().unwrap_or_default());
 
     writer.restore(middle.at).await?;
-    println!("\n5. The session itself set back to that checkpoint: {} messages; what came after stays on its old timeline.",
-        writer.session().await.messages());
+    println!(
+        "\n5. The session itself set back to that checkpoint: {} messages; what came after stays on its old timeline.",
+        writer.session().await.messages()
+    );
 
     let query = TextQuery { terms: vec![Term { text: "cache".into(), prefix: false }], sessions: vec![], limit: 5 };
     let hits = store.backend().search(store.workspace(), query).await?.unwrap_or_default();
-    println!("\n6. Search for “cache”: {} message(s), in {}", hits.len(), hits.first().map(|h| h.session.to_string()).unwrap_or_default());
+    println!(
+        "\n6. Search for “cache”: {} message(s), in {}",
+        hits.len(),
+        hits.first().map(|h| h.session.to_string()).unwrap_or_default()
+    );
 
     let verified = store.verify().await?;
     let stats: Stats = store.stats().await?;
-    for p in &verified.problems { println!("{p:?}"); }
-    println!("\n7. Verified {} entries of {} sessions: {} problems. {} bytes on disk.",
-        verified.entries, verified.sessions, verified.problems.len(), stats.total_bytes);
+    for p in &verified.problems {
+        println!("{p:?}");
+    }
+    println!(
+        "\n7. Verified {} entries of {} sessions: {} problems. {} bytes on disk.",
+        verified.entries,
+        verified.sessions,
+        verified.problems.len(),
+        stats.total_bytes
+    );
     store.close().await?;
     Ok(())
 }
 
 /// Runs this program as the writing process and listens until it is killed.
 fn first_life(path: &Path) -> Outcome<(SessionId, u32, String)> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg("--write")
-        .arg(path)
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut child = Command::new(std::env::current_exe()?).arg("--write").arg(path).stdout(Stdio::piped()).spawn()?;
     let mut session = None;
     let mut acknowledged = 0;
     for line in BufReader::new(child.stdout.take().ok_or("no output")?).lines() {

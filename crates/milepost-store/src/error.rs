@@ -1,7 +1,9 @@
 //! What can go wrong, in as few kinds as a caller can act on. Every message says what failed, why,
 //! and what to do now.
 
-use milepost_model::{BatchId, DeltaError, Epoch, IdError, MessageError, Position, SessionId, StateError, TimelineId, Timestamp};
+use milepost_model::{
+    BatchId, DeltaError, Epoch, IdError, MessageError, Position, SessionId, StateError, TimelineId, Timestamp,
+};
 
 /// The result of every store operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -24,7 +26,9 @@ pub enum Error {
     Conflict(Conflict),
 
     /// Someone else holds the session.
-    #[error("session {session} is held by {holder} until {until} (epoch {epoch}): attach to read along, branch to work beside it, or take it over")]
+    #[error(
+        "session {session} is held by {holder} until {until} (epoch {epoch}): attach to read along, branch to work beside it, or take it over"
+    )]
     Held {
         /// The session.
         session: SessionId,
@@ -37,7 +41,9 @@ pub enum Error {
     },
 
     /// The lease was lost: a newer epoch exists. Stop working on the session.
-    #[error("session {session} was taken over by {holder} (epoch {current}, yours is {epoch}): stop, nothing of this append was stored; open the session again to go on")]
+    #[error(
+        "session {session} was taken over by {holder} (epoch {current}, yours is {epoch}): stop, nothing of this append was stored; open the session again to go on"
+    )]
     Fenced {
         /// The session.
         session: SessionId,
@@ -59,7 +65,9 @@ pub enum Error {
     },
 
     /// A limit was passed.
-    #[error("{what} has {size} bytes, the limit {limit} is {max}: split it, or keep it as a file and store a reference")]
+    #[error(
+        "{what} has {size} bytes, the limit {limit} is {max}: split it, or keep it as a file and store a reference"
+    )]
     TooLarge {
         /// What is too large.
         what: String,
@@ -94,7 +102,9 @@ pub enum Error {
     Key(KeyError),
 
     /// Written by a newer version, or not by Milepost at all.
-    #[error("{what} has format version {found}, this program reads up to {supported}: use a newer Milepost; nothing was changed")]
+    #[error(
+        "{what} has format version {found}, this program reads up to {supported}: use a newer Milepost; nothing was changed"
+    )]
     Newer {
         /// What was read.
         what: String,
@@ -105,7 +115,9 @@ pub enum Error {
     },
 
     /// The disk is full.
-    #[error("no space left for {what}: nothing of it was stored; free space (stats shows what pruning would free) and try again")]
+    #[error(
+        "no space left for {what}: nothing of it was stored; free space (stats shows what pruning would free) and try again"
+    )]
     NoSpace {
         /// What did not fit.
         what: String,
@@ -119,7 +131,9 @@ pub enum Error {
     },
 
     /// The clock shows a time long before what is already stored.
-    #[error("the clock shows {now}, but session {session} was last written at {last}: set the clock right, or raise max_clock_step_back_ms")]
+    #[error(
+        "the clock shows {now}, but session {session} was last written at {last}: set the clock right, or raise max_clock_step_back_ms"
+    )]
     ClockBack {
         /// The session.
         session: SessionId,
@@ -130,7 +144,9 @@ pub enum Error {
     },
 
     /// The device failed while writing. What was acknowledged before is safe; this write may or may not be there.
-    #[error("{what} failed: {why}; it may or may not have been stored. The store reopens and checks itself before the next write: try again with the same batch id")]
+    #[error(
+        "{what} failed: {why}; it may or may not have been stored. The store reopens and checks itself before the next write: try again with the same batch id"
+    )]
     Io {
         /// What was being done.
         what: String,
@@ -139,7 +155,9 @@ pub enum Error {
     },
 
     /// Another process kept the store locked for too long. Nothing was stored.
-    #[error("{what} waited {waited_ms} ms for another process that writes to the same store: nothing was stored; try again, or end that process")]
+    #[error(
+        "{what} waited {waited_ms} ms for another process that writes to the same store: nothing was stored; try again, or end that process"
+    )]
     Busy {
         /// What was being done.
         what: String,
@@ -167,7 +185,9 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
     /// The timeline is longer or shorter than expected.
-    #[error("timeline {timeline} has {actual} entries, {expected} were expected: someone else wrote; reload the session and append again")]
+    #[error(
+        "timeline {timeline} has {actual} entries, {expected} were expected: someone else wrote; reload the session and append again"
+    )]
     Length {
         /// The timeline.
         timeline: TimelineId,
@@ -177,7 +197,9 @@ pub enum Conflict {
         actual: u64,
     },
     /// The timeline is no longer a head.
-    #[error("timeline {timeline} is no longer a head of its session: it was restored or replaced; reload the session, or branch from where you are")]
+    #[error(
+        "timeline {timeline} is no longer a head of its session: it was restored or replaced; reload the session, or branch from where you are"
+    )]
     NotHead {
         /// The timeline.
         timeline: TimelineId,
@@ -197,7 +219,9 @@ pub enum Conflict {
         id: String,
     },
     /// The session has branches that need its beginning.
-    #[error("session {session} has {branches} branches that begin in it: keep the shared beginning (keep branches), or delete them too (cascade)")]
+    #[error(
+        "session {session} has {branches} branches that begin in it: keep the shared beginning (keep branches), or delete them too (cascade)"
+    )]
     Branches {
         /// The session.
         session: SessionId,
@@ -216,7 +240,9 @@ pub enum Conflict {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The workspace is encrypted and no key was given.
-    #[error("workspace {workspace} is encrypted and no master key was given: set MILEPOST_KEY, or name a key file (key {fingerprint})")]
+    #[error(
+        "workspace {workspace} is encrypted and no master key was given: set MILEPOST_KEY, or name a key file (key {fingerprint})"
+    )]
     Missing {
         /// The workspace.
         workspace: String,
@@ -224,7 +250,9 @@ pub enum KeyError {
         fingerprint: String,
     },
     /// The key does not open the workspace.
-    #[error("the master key {given} does not open workspace {workspace}, which needs key {fingerprint}: check MILEPOST_KEY or the key file; nothing was changed")]
+    #[error(
+        "the master key {given} does not open workspace {workspace}, which needs key {fingerprint}: check MILEPOST_KEY or the key file; nothing was changed"
+    )]
     Wrong {
         /// The workspace.
         workspace: String,
@@ -248,7 +276,9 @@ pub enum KeyError {
         why: String,
     },
     /// A key was given, but the workspace was made without encryption.
-    #[error("workspace {workspace} is not encrypted, but a master key was given: make a new workspace with the key and migrate into it, or open this one without a key")]
+    #[error(
+        "workspace {workspace} is not encrypted, but a master key was given: make a new workspace with the key and migrate into it, or open this one without a key"
+    )]
     NotEncrypted {
         /// The workspace.
         workspace: String,

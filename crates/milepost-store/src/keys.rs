@@ -79,11 +79,10 @@ impl MasterKey {
         match std::env::var(variable) {
             Ok(text) => Self::parse_from(&text, &format!("the variable {variable}")).map(Some),
             Err(std::env::VarError::NotPresent) => Ok(None),
-            Err(std::env::VarError::NotUnicode(_)) => Err(KeyError::Malformed {
-                from: format!("the variable {variable}"),
-                why: "it is not text".into(),
+            Err(std::env::VarError::NotUnicode(_)) => {
+                Err(KeyError::Malformed { from: format!("the variable {variable}"), why: "it is not text".into() }
+                    .into())
             }
-            .into()),
         }
     }
 
@@ -336,9 +335,7 @@ impl Keys {
     ) -> Result<Record> {
         let commit = random(source);
         let value = match &options.master {
-            None => {
-                WorkspaceRecord { version: RECORD_VERSION, commit: BASE64.encode(&*commit), encryption: None }
-            }
+            None => WorkspaceRecord { version: RECORD_VERSION, commit: BASE64.encode(&*commit), encryption: None },
             Some(master) => {
                 let data = vec![(1, random(source))];
                 Self::record_of(workspace, source, master, &data, &commit)?
@@ -372,8 +369,7 @@ impl Keys {
             })
             .collect::<Result<Vec<_>>>()?;
         let newest = data.last().ok_or_else(|| damaged("workspace"))?;
-        let commit =
-            wrap(&SessionCipher::new(&newest.1), source, &associated("commitment", workspace, ""), commit)?;
+        let commit = wrap(&SessionCipher::new(&newest.1), source, &associated("commitment", workspace, ""), commit)?;
         Ok(WorkspaceRecord {
             version: RECORD_VERSION,
             commit,
@@ -493,7 +489,8 @@ impl Keys {
     }
 
     fn all_data_keys(&self) -> Result<Vec<(u64, Secret)>> {
-        let lock = self.data.as_ref().ok_or_else(|| KeyError::NotEncrypted { workspace: self.workspace.to_string() })?;
+        let lock =
+            self.data.as_ref().ok_or_else(|| KeyError::NotEncrypted { workspace: self.workspace.to_string() })?;
         Ok(lock.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 

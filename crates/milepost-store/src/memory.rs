@@ -104,7 +104,8 @@ impl Workspace {
     }
 
     fn append(&mut self, batch: Batch, now: Timestamp) -> Result<Appended> {
-        if let Some(answer) = self.timelines.get(&batch.timeline).and_then(|line| line.repeated(batch.expected, &batch)) {
+        if let Some(answer) = self.timelines.get(&batch.timeline).and_then(|line| line.repeated(batch.expected, &batch))
+        {
             return Ok(answer);
         }
         if let (Some(epoch), true) = (batch.epoch, self.sessions.contains_key(&batch.session)) {
@@ -158,12 +159,9 @@ impl Workspace {
             return Err(Conflict::NotHead { timeline: batch.timeline }.into());
         }
         if line.length() != batch.expected {
-            return Err(Conflict::Length {
-                timeline: batch.timeline,
-                expected: batch.expected,
-                actual: line.length(),
-            }
-            .into());
+            return Err(
+                Conflict::Length { timeline: batch.timeline, expected: batch.expected, actual: line.length() }.into()
+            );
         }
         Ok(())
     }
@@ -289,9 +287,7 @@ pub(crate) fn next_lease(session: SessionId, old: &Lease, action: LeaseAction, n
         LeaseAction::Renew { epoch, ttl_ms } if epoch == old.epoch && old.owner.is_some() => {
             Ok(Lease { until: now.plus_ms(ttl_ms), ..old.clone() })
         }
-        LeaseAction::Release { epoch } if epoch == old.epoch => {
-            Ok(Lease { owner: None, until: now, ..old.clone() })
-        }
+        LeaseAction::Release { epoch } if epoch == old.epoch => Ok(Lease { owner: None, until: now, ..old.clone() }),
         LeaseAction::Renew { epoch, .. } | LeaseAction::Release { epoch } => Err(fenced(epoch)),
     }
 }

@@ -2,7 +2,7 @@
 //! The commitment is made over these bytes.
 
 use milepost_model::delta::{decode_value, encode_value};
-use milepost_model::{Body, Checkpoint, CheckpointId, Content, Block, Delta, EntryKind, Event, Hash, Message};
+use milepost_model::{Block, Body, Checkpoint, CheckpointId, Content, Delta, EntryKind, Event, Hash, Message};
 use serde_json::Value;
 
 use crate::error::{Error, Result};

@@ -94,8 +94,7 @@ impl SessionCipher {
 
     /// Opens what [`wrap`](Self::wrap) made.
     pub fn unwrap(&self, associated: &[u8], wrapped: &[u8]) -> Result<Vec<u8>> {
-        let (&flag, rest) =
-            wrapped.split_first().ok_or_else(|| Error::corrupt("a wrapped key", "it is empty"))?;
+        let (&flag, rest) = wrapped.split_first().ok_or_else(|| Error::corrupt("a wrapped key", "it is empty"))?;
         self.open(flag, associated, rest)
     }
 }

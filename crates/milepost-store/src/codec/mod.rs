@@ -15,9 +15,7 @@ mod varint;
 
 use std::sync::Arc;
 
-use milepost_model::{
-    BatchId, Body, Channel, EntryKind, Hash, Position, SessionId, Source, Timestamp, WorkspaceId,
-};
+use milepost_model::{BatchId, Body, Channel, EntryKind, Hash, Position, SessionId, Source, Timestamp, WorkspaceId};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::backend::{Blob, BlobId, StoredEntry};
@@ -364,7 +362,8 @@ impl Codec {
     /// The plain bytes of a blob, checked against its name.
     pub fn open_blob(&self, id: BlobId, stored: &[u8]) -> Result<Vec<u8>> {
         let associated = self.associated("blob", &[&id.0]);
-        let plain = open_blob(stored, &self.seal(&associated), self.limits.max_blob_bytes.max(self.limits.max_entry_bytes))?;
+        let plain =
+            open_blob(stored, &self.seal(&associated), self.limits.max_blob_bytes.max(self.limits.max_entry_bytes))?;
         if self.blob_id(&self.commitment(&plain)) != id {
             return Err(Error::corrupt(format!("blob {}", Hash(id.0)), "its content does not fit its name"));
         }
@@ -388,7 +387,12 @@ impl Codec {
     }
 
     /// The commitment the chain was made with, without reading what the entry says.
-    pub fn commitment_of(&self, at: Position, entry: &StoredEntry, blob: Option<&[u8]>) -> Result<(Hash, Option<Hash>)> {
+    pub fn commitment_of(
+        &self,
+        at: Position,
+        entry: &StoredEntry,
+        blob: Option<&[u8]>,
+    ) -> Result<(Hash, Option<Hash>)> {
         let (plain, original) = self.plain(at, entry, blob)?;
         let found = plain.map(|plain| self.commitment(&plain));
         match (original, found) {
@@ -412,8 +416,7 @@ impl Codec {
             _ => Vec::new(),
         };
         let max_len = self.limits.max_entry_bytes;
-        let plain =
-            form.plain(body, entry, blob, &self.seal(&associated), &self.seal(&blob_associated), max_len)?;
+        let plain = form.plain(body, entry, blob, &self.seal(&associated), &self.seal(&blob_associated), max_len)?;
         Ok((plain, form.original))
     }
 

@@ -208,7 +208,9 @@ fn repeated(db: &Connection, line: Option<&TimelineRow>, batch: &Batch) -> Resul
     };
     let stored: Option<Option<Vec<u8>>> = db
         .prepare_cached("SELECT batch FROM entries WHERE id = ?1")
-        .and_then(|mut s| s.query_row([entry_key(line.no, Seq(batch.expected)).unwrap_or(-1)], |row| row.get(0)).optional())
+        .and_then(|mut s| {
+            s.query_row([entry_key(line.no, Seq(batch.expected)).unwrap_or(-1)], |row| row.get(0)).optional()
+        })
         .map_err(fail("looking for a batch"))?;
     let is_same = stored.flatten().is_some_and(|stored| stored == id.to_bytes());
     Ok(is_same.then(|| Appended { length: batch.expected + batch.entries.len() as u64, repeated: true }))
@@ -262,9 +264,7 @@ fn open_timeline(
         (Some(no), _) => no,
         (None, Some(row)) => {
             let lease = match &batch.holder {
-                Some((owner, holder)) => {
-                    Lease { epoch: Epoch(1), owner: Some(*owner), holder: holder.clone(), until }
-                }
+                Some((owner, holder)) => Lease { epoch: Epoch(1), owner: Some(*owner), holder: holder.clone(), until },
                 None => Lease { epoch: Epoch(0), owner: None, holder: String::new(), until: Timestamp(0) },
             };
             rows::insert_session(db, workspace, row, &lease)?
@@ -323,7 +323,8 @@ fn insert_entry(db: &Connection, key: i64, entry: &StoredEntry) -> Result<()> {
     Ok(())
 }
 
-const ENTRY: &str = "SELECT id, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum FROM entries ";
+const ENTRY: &str =
+    "SELECT id, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum FROM entries ";
 
 fn read_entry(row: &Row<'_>) -> rusqlite::Result<(i64, StoredEntry)> {
     let odd = |column: usize, why: &str| {
@@ -376,7 +377,8 @@ pub(super) fn read_range(db: &Connection, timeline_no: i64, range: &Range) -> Re
     let what = format!("reading {} from {} to {}", range.timeline, range.from, range.to);
     db.prepare_cached(&sql)
         .and_then(|mut s| {
-            s.query_map(params_from_iter(values), |row| read_entry(row).map(|(key, entry)| (seq_of(key), entry)))?.collect()
+            s.query_map(params_from_iter(values), |row| read_entry(row).map(|(key, entry)| (seq_of(key), entry)))?
+                .collect()
         })
         .map_err(fail(&what))
 }
@@ -390,8 +392,8 @@ pub(super) fn read(db: &Connection, workspace: &WorkspaceId, range: &Range) -> R
 
 fn rewrite(db: &Connection, workspace: &WorkspaceId, rewrite: &Rewrite) -> Result<()> {
     let key = |at: &Position| -> Result<i64> {
-        let line = TimelineRow::find(db, workspace, at.timeline)?
-            .ok_or_else(|| Error::not_found("timeline", at.timeline))?;
+        let line =
+            TimelineRow::find(db, workspace, at.timeline)?.ok_or_else(|| Error::not_found("timeline", at.timeline))?;
         entry_key(line.no, at.seq)
     };
     let run = |sql: &str, key: i64| {

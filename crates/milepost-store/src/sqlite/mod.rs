@@ -12,7 +12,9 @@ mod writer;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use milepost_model::{CheckpointId, EntryKind, Epoch, Position, Seq, SessionId, Source, TimelineId, Timestamp, WorkspaceId};
+use milepost_model::{
+    CheckpointId, EntryKind, Epoch, Position, Seq, SessionId, Source, TimelineId, Timestamp, WorkspaceId,
+};
 
 use crate::backend::*;
 use crate::error::{Error, Result};

@@ -183,7 +183,8 @@ pub(super) fn put_mark(db: &Connection, key: i64, row: &MarkRow) -> Result<()> {
     Ok(())
 }
 
-const MARK: &str = "SELECT m.id, m.checkpoint, m.time, m.trigger, m.label, m.clean, m.resumable, m.kept, m.messages, m.trashed";
+const MARK: &str =
+    "SELECT m.id, m.checkpoint, m.time, m.trigger, m.label, m.clean, m.resumable, m.kept, m.messages, m.trashed";
 
 fn read_mark(row: &Row<'_>, timeline: TimelineId) -> rusqlite::Result<MarkRow> {
     Ok(MarkRow {
@@ -262,7 +263,9 @@ pub(super) fn put_keyframes(db: &Connection, workspace: &WorkspaceId, frames: &[
         let line = TimelineRow::find(db, workspace, frame.at.timeline)?
             .ok_or_else(|| Error::not_found("timeline", frame.at.timeline))?;
         db.prepare_cached("INSERT OR REPLACE INTO keyframes (id, pinned, body) VALUES (?1, ?2, ?3)")
-            .and_then(|mut s| s.execute(params![entry_key(line.no, frame.at.seq).unwrap_or(-1), frame.pinned, frame.body]))
+            .and_then(|mut s| {
+                s.execute(params![entry_key(line.no, frame.at.seq).unwrap_or(-1), frame.pinned, frame.body])
+            })
             .map_err(fail("writing a keyframe"))?;
     }
     Ok(())
@@ -295,11 +298,16 @@ pub(super) fn keyframes(db: &Connection, workspace: &WorkspaceId, timeline: Time
 pub(super) fn rebuild(db: &Connection, workspace: &WorkspaceId, row: &SessionRow, marks: &[MarkRow]) -> Result<()> {
     let failed = fail("rebuilding a session's rows");
     let no: i64 = db
-        .query_row("SELECT no FROM sessions WHERE workspace = ?1 AND id = ?2", params![workspace.as_str(), row.id.to_string()], |r| r.get(0))
+        .query_row(
+            "SELECT no FROM sessions WHERE workspace = ?1 AND id = ?2",
+            params![workspace.as_str(), row.id.to_string()],
+            |r| r.get(0),
+        )
         .optional()
         .map_err(&failed)?
         .ok_or_else(|| Error::not_found("session", row.id))?;
-    db.execute("DELETE FROM marks WHERE id >> 32 IN (SELECT no FROM timelines WHERE session = ?1)", [no]).map_err(&failed)?;
+    db.execute("DELETE FROM marks WHERE id >> 32 IN (SELECT no FROM timelines WHERE session = ?1)", [no])
+        .map_err(&failed)?;
     for mark in marks {
         let line = TimelineRow::find(db, workspace, mark.at.timeline)?
             .ok_or_else(|| Error::not_found("timeline", mark.at.timeline))?;
@@ -411,12 +419,7 @@ pub(super) fn record(db: &Connection, workspace: &WorkspaceId, key: &RecordKey) 
     .map_err(fail("reading a record"))
 }
 
-pub(super) fn put_record(
-    db: &Connection,
-    workspace: &WorkspaceId,
-    new: &Record,
-    expected: Option<u64>,
-) -> Result<()> {
+pub(super) fn put_record(db: &Connection, workspace: &WorkspaceId, new: &Record, expected: Option<u64>) -> Result<()> {
     if record(db, workspace, &new.key)?.map(|old| old.version) != expected {
         return Err(Conflict::Record { key: new.key.key.clone() }.into());
     }
@@ -446,12 +449,12 @@ pub(super) fn scan_records(db: &Connection, workspace: &WorkspaceId, scan: &Reco
     let columns = "SELECT kind, key, version, due, value FROM records WHERE workspace = ?1 AND kind = ?2";
     let limit = i64::try_from(scan.limit).unwrap_or(i64::MAX);
     let rows = match &scan.order {
-        RecordOrder::Key { after } => db
-            .prepare_cached(&format!("{columns} AND key > ?3 ORDER BY key LIMIT ?4"))
-            .and_then(|mut s| {
+        RecordOrder::Key { after } => {
+            db.prepare_cached(&format!("{columns} AND key > ?3 ORDER BY key LIMIT ?4")).and_then(|mut s| {
                 let after = after.as_deref().unwrap_or_default();
                 s.query_map(params![workspace.as_str(), scan.kind, after, limit], read_record)?.collect()
-            }),
+            })
+        }
         RecordOrder::Due { until, after } => db
             .prepare_cached(&format!(
                 "{columns} AND due IS NOT NULL AND due <= ?3 AND (due, key) > (?4, ?5) ORDER BY due, key LIMIT ?6"
@@ -504,7 +507,10 @@ pub(super) fn usage(db: &Connection, workspace: &WorkspaceId) -> Result<Usage> {
     }
     let pair = |sql: &str, workspace: Option<&str>| -> Result<KindUsage> {
         let read = |row: &Row<'_>| {
-            Ok(KindUsage { entries: row.get::<_, i64>(0)? as u64, bytes: row.get::<_, Option<i64>>(1)?.unwrap_or(0) as u64 })
+            Ok(KindUsage {
+                entries: row.get::<_, i64>(0)? as u64,
+                bytes: row.get::<_, Option<i64>>(1)?.unwrap_or(0) as u64,
+            })
         };
         match workspace {
             Some(workspace) => db.query_row(sql, [workspace], read),
@@ -513,11 +519,13 @@ pub(super) fn usage(db: &Connection, workspace: &WorkspaceId) -> Result<Usage> {
         .map_err(&failed)
     };
     usage.blobs = pair("SELECT count(*), sum(length(body)) FROM blobs WHERE workspace = ?1", Some(workspace.as_str()))?;
-    usage.records = pair("SELECT count(*), sum(length(value)) FROM records WHERE workspace = ?1", Some(workspace.as_str()))?;
+    usage.records =
+        pair("SELECT count(*), sum(length(value)) FROM records WHERE workspace = ?1", Some(workspace.as_str()))?;
     if super::schema::has_text_index(db)? {
         usage.text_index_bytes = pair("SELECT count(*), sum(length(block)) FROM texts_data", None)?.bytes;
     }
-    let number = |pragma: &str| db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0)).map_err(&failed);
+    let number =
+        |pragma: &str| db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0)).map_err(&failed);
     let page = number("page_size")? as u64;
     usage.total_bytes = number("page_count")? as u64 * page;
     usage.free_bytes = number("freelist_count")? as u64 * page;
@@ -531,13 +539,18 @@ pub(super) fn check(db: &Connection) -> Result<Vec<String>> {
         .and_then(|mut s| s.query_map([], |row| row.get::<_, String>(0))?.collect())
         .map_err(fail("checking the database file"))?;
     found.retain(|line| line != "ok");
-    found.iter_mut().for_each(|line| *line = format!("the database file is damaged: {line}; restore a backup, or salvage what is whole"));
+    found.iter_mut().for_each(|line| {
+        *line = format!("the database file is damaged: {line}; restore a backup, or salvage what is whole")
+    });
     let orphans = [
         ("entries", "SELECT count(*) FROM entries WHERE id >> 32 NOT IN (SELECT no FROM timelines)"),
         ("timelines", "SELECT count(*) FROM timelines WHERE session NOT IN (SELECT no FROM sessions)"),
         ("marks", "SELECT count(*) FROM marks WHERE id NOT IN (SELECT id FROM entries)"),
         ("keyframes", "SELECT count(*) FROM keyframes WHERE id NOT IN (SELECT id FROM entries)"),
-        ("blob references", "SELECT count(*) FROM entries INDEXED BY entries_refs WHERE refs IS NOT NULL AND kind NOT BETWEEN 1 AND 4"),
+        (
+            "blob references",
+            "SELECT count(*) FROM entries INDEXED BY entries_refs WHERE refs IS NOT NULL AND kind NOT BETWEEN 1 AND 4",
+        ),
     ];
     for (what, sql) in orphans {
         let count: i64 = db.query_row(sql, [], |row| row.get(0)).map_err(fail("checking the database file"))?;

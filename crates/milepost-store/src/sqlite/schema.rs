@@ -171,9 +171,10 @@ pub(super) fn connect(path: &Path, mode: Mode) -> Result<Connection> {
     };
     let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(|error| {
         match error.sqlite_error_code() {
-            Some(ErrorCode::CannotOpen) => {
-                Error::invalid(path.display().to_string(), "it cannot be opened: the directory must exist and be writable")
-            }
+            Some(ErrorCode::CannotOpen) => Error::invalid(
+                path.display().to_string(),
+                "it cannot be opened: the directory must exist and be writable",
+            ),
             _ => fail(&what)(error),
         }
     })?;
@@ -186,15 +187,13 @@ pub(super) fn connect(path: &Path, mode: Mode) -> Result<Connection> {
             other => Err(other),
         })
     };
-    let text = |name: &str| {
-        connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, rusqlite::types::Value>(0))
-    };
+    let text =
+        |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, rusqlite::types::Value>(0));
     match mode {
         Mode::Write => {
             // The switch is committed only after its answer was read: step to the end, or an error is lost.
-            let mode: String = connection
-                .query_one("PRAGMA journal_mode=WAL", [], |row| row.get(0))
-                .map_err(&failed)?;
+            let mode: String =
+                connection.query_one("PRAGMA journal_mode=WAL", [], |row| row.get(0)).map_err(&failed)?;
             if mode != "wal" {
                 return Err(Error::ReadOnly { what: format!("{} (no WAL there: {mode})", path.display()) });
             }
@@ -220,9 +219,8 @@ pub(super) fn prepare(connection: &Connection, path: &Path, text_index: bool) ->
     let version = number("user_version").map_err(&failed)?;
     let application = number("application_id").map_err(&failed)?;
     if version == 0 {
-        let tables: i64 = connection
-            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-            .map_err(&failed)?;
+        let tables: i64 =
+            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(&failed)?;
         if tables > 0 || application != 0 {
             return Err(Error::invalid(
                 path.display().to_string(),
@@ -256,9 +254,8 @@ fn create(connection: &Connection, text_index: bool) -> rusqlite::Result<()> {
         if text_index {
             connection.execute_batch(TEXT_INDEX)?;
         }
-        connection.execute_batch(&format!(
-            "PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"
-        ))?;
+        connection
+            .execute_batch(&format!("PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"))?;
     }
     connection.execute_batch("COMMIT")
 }

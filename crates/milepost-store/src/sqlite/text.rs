@@ -84,9 +84,11 @@ pub(super) fn forget(db: &Connection, from: i64, to: i64) -> Result<()> {
         .map_err(&failed)?
         .unwrap_or(0);
     let end = to.min(from >> 32 << 32 | indexed);
-    db.prepare_cached("DELETE FROM texts WHERE rowid IN (SELECT id FROM entries WHERE id >= ?1 AND id < ?2 AND kind = 1)")
-        .and_then(|mut s| s.execute([from, end]))
-        .map_err(&failed)?;
+    db.prepare_cached(
+        "DELETE FROM texts WHERE rowid IN (SELECT id FROM entries WHERE id >= ?1 AND id < ?2 AND kind = 1)",
+    )
+    .and_then(|mut s| s.execute([from, end]))
+    .map_err(&failed)?;
     Ok(())
 }
 
@@ -97,9 +99,8 @@ pub(super) fn reindex_one(db: &Connection, key: i64) -> Result<()> {
     }
     forget(db, key, key + 1)?;
     let failed = fail("indexing a text");
-    let indexed: i64 = db
-        .query_row("SELECT indexed FROM timelines WHERE no = ?1", [key >> 32], |row| row.get(0))
-        .map_err(&failed)?;
+    let indexed: i64 =
+        db.query_row("SELECT indexed FROM timelines WHERE no = ?1", [key >> 32], |row| row.get(0)).map_err(&failed)?;
     match read_key(db, key)? {
         Some(entry) if (seq_of(key).0 as i64) < indexed => add(db, key, &entry),
         _ => Ok(()),
@@ -159,9 +160,7 @@ pub(super) fn search(db: &Connection, workspace: &WorkspaceId, query: &TextQuery
             score: -row.get::<_, f64>(3)?,
         })
     };
-    db.prepare(&sql)
-        .and_then(|mut s| s.query_map(params_from_iter(values), hit)?.collect())
-        .map_err(fail("searching"))
+    db.prepare(&sql).and_then(|mut s| s.query_map(params_from_iter(values), hit)?.collect()).map_err(fail("searching"))
 }
 
 /// Whether some texts wait to be indexed.

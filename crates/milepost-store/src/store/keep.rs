@@ -6,7 +6,8 @@ use milepost_model::{Event, Position, Seq, SessionId, SessionPatch, TimelineId};
 use serde_json::Value;
 
 use super::Store;
-use super::writer::{Append, Changes, Claim};
+use super::append::{Append, Claim};
+use super::writer::Changes;
 use crate::backend::BlobId;
 use crate::error::{Conflict, Error, Result};
 
@@ -69,7 +70,8 @@ impl Store {
             while let Some(id) = order.get(at).copied() {
                 let children = self.inner.backend.children(self.workspace(), id).await?;
                 let known: BTreeSet<SessionId> = order.iter().copied().collect();
-                let new: BTreeSet<SessionId> = children.iter().map(|line| line.session).filter(|id| !known.contains(id)).collect();
+                let new: BTreeSet<SessionId> =
+                    children.iter().map(|line| line.session).filter(|id| !known.contains(id)).collect();
                 order.extend(new);
                 at += 1;
             }

@@ -3,6 +3,8 @@
 //! [`Store`] reads, lists and keeps house; [`SessionWriter`] holds a session's lease and appends to
 //! it. Every rule about what sessions, timelines and marks mean lives here, none in a backend.
 
+mod append;
+mod draft;
 mod fold;
 mod heads;
 mod keep;
@@ -27,6 +29,7 @@ use crate::error::{Error, KeyError, Result};
 use crate::keys::{KeyOptions, Keys, MasterKey};
 use crate::limits::Limits;
 
+pub use append::{Append, Claim, NewMark, NewSession, Receipt};
 pub use heads::SignedHead;
 pub use keep::{Collected, DeleteMode, Deleted};
 pub use read::{Entry, Loaded, Mark, MarkQuery, MessageQuery, Skipped, StoredMessage};
@@ -36,7 +39,7 @@ pub use reindex::Reindexed;
 pub use retain::{Pruned, Purged};
 pub use stats::{Compression, Stats};
 pub use verify::{Problem, Verified};
-pub use writer::{Append, Claim, NewMark, NewSession, Receipt, SessionWriter};
+pub use writer::SessionWriter;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]

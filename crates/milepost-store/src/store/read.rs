@@ -212,7 +212,12 @@ impl Store {
         self.messages_before(at.timeline, at.seq.next(), query).await
     }
 
-    async fn messages_before(&self, timeline: TimelineId, end: Seq, query: &MessageQuery) -> Result<Vec<StoredMessage>> {
+    async fn messages_before(
+        &self,
+        timeline: TimelineId,
+        end: Seq,
+        query: &MessageQuery,
+    ) -> Result<Vec<StoredMessage>> {
         let (from, to) = (query.from.unwrap_or_default(), query.to.unwrap_or(end).min(end));
         let order = if query.last.is_some() { Order::Backward } else { Order::Forward };
         let mut wanted = query.last.or(query.first).unwrap_or(usize::MAX);
@@ -286,8 +291,15 @@ impl Store {
         let codec = self.codec(part.session).await?;
         let mut from = part.from;
         loop {
-            let range =
-                Range { timeline: part.timeline, from, to: part.to, kinds, channel: None, order: Order::Forward, limit: PAGE };
+            let range = Range {
+                timeline: part.timeline,
+                from,
+                to: part.to,
+                kinds,
+                channel: None,
+                order: Order::Forward,
+                limit: PAGE,
+            };
             let page = self.read_entries(&codec, range).await?;
             let full = page.len() == PAGE;
             if let Some(last) = page.last() {
@@ -380,7 +392,8 @@ impl Store {
     }
 
     async fn pruned(&self, at: Position) -> Error {
-        let filter = MarkFilter { order: Order::Forward, limit: 1, ..MarkFilter::of(at.timeline, at.seq, Seq(u64::MAX)) };
+        let filter =
+            MarkFilter { order: Order::Forward, limit: 1, ..MarkFilter::of(at.timeline, at.seq, Seq(u64::MAX)) };
         let next = self.inner.backend.marks(self.workspace(), filter).await.unwrap_or_default();
         let nearest = match next.first() {
             Some(row) => format!("the nearest checkpoint that is kept is {} at {}", row.id, row.at.seq),
@@ -446,7 +459,8 @@ impl Store {
 
     /// The checkpoint of a session whose time is nearest to a moment; of two equally near, the later.
     pub async fn mark_near(&self, session: SessionId, time: Timestamp) -> Result<Mark> {
-        let one = |query: MarkQuery| async move { self.mark_rows(session, &MarkQuery { limit: Some(1), ..query }).await };
+        let one =
+            |query: MarkQuery| async move { self.mark_rows(session, &MarkQuery { limit: Some(1), ..query }).await };
         let before = one(MarkQuery { time_to: Some(time), ..MarkQuery::default() }).await?;
         let after = one(MarkQuery { time_from: Some(time), oldest_first: true, ..MarkQuery::default() }).await?;
         let distance = |row: &MarkRow| (row.time.0 - time.0).unsigned_abs();

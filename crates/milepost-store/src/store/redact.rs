@@ -15,9 +15,10 @@ use milepost_model::{
 use serde_json::{Map, Value, json};
 
 use super::Store;
+use super::append::Claim;
 use super::fold::{self, event};
 use super::read::{PAGE, encode_keyframe, payload};
-use super::writer::{Changes, Claim};
+use super::writer::Changes;
 use crate::backend::{BlobId, Kinds, Order, Range, Timeline};
 use crate::codec::{self, Codec};
 use crate::error::{Error, KeyError, Result};
@@ -247,7 +248,9 @@ impl Store {
                 }
                 let replacement = match decoded.body {
                     None => None,
-                    Some(Body::Message(mut message)) => redactor.message(&mut message).then_some(Body::Message(message)),
+                    Some(Body::Message(mut message)) => {
+                        redactor.message(&mut message).then_some(Body::Message(message))
+                    }
                     Some(Body::Event(mut event)) => redactor.map(&mut event.data).then_some(Body::Event(event)),
                     // The whole state after it is known: what led there does not matter any more.
                     Some(Body::State(delta)) if pinned.contains_key(seq) => {
@@ -287,10 +290,11 @@ impl Store {
                 if let Body::Mark(mark) = &body {
                     let row = self.inner.backend.mark(self.workspace(), mark.id).await?;
                     let trashed = row.and_then(|row| row.trashed);
-                    found.change.rewrite.marks.push(crate::backend::MarkRow {
-                        trashed,
-                        ..fold::mark_to_row(codec, at, entry.time, mark)
-                    });
+                    found
+                        .change
+                        .rewrite
+                        .marks
+                        .push(crate::backend::MarkRow { trashed, ..fold::mark_to_row(codec, at, entry.time, mark) });
                 }
                 found.change.blobs.extend(blob);
                 found.commitments.push(commitment);
@@ -340,7 +344,13 @@ impl Store {
     }
 
     /// Keyframes that hold the secret: derived ones go, pinned ones are written anew.
-    async fn clean_keyframes(&self, codec: &Codec, line: &Timeline, redactor: &Redactor, found: &mut Found) -> Result<()> {
+    async fn clean_keyframes(
+        &self,
+        codec: &Codec,
+        line: &Timeline,
+        redactor: &Redactor,
+        found: &mut Found,
+    ) -> Result<()> {
         for (seq, pinned) in self.inner.backend.keyframes(self.workspace(), line.id).await? {
             let at = Position { timeline: line.id, seq };
             let Some(frame) = self.inner.backend.keyframe(self.workspace(), at).await? else { continue };

@@ -8,9 +8,10 @@ use milepost_model::{CheckpointId, EntryKind, Event, Position, Retention, Seq, S
 use serde_json::json;
 
 use super::Store;
+use super::append::Claim;
 use super::fold::event;
 use super::read::{PAGE, encode_keyframe, payload};
-use super::writer::{Changes, Claim, SessionWriter};
+use super::writer::{Changes, SessionWriter};
 use crate::backend::{Kinds, MarkFilter, MarkRow, Order, Range, StoredEntry, Timeline};
 use crate::codec;
 use crate::error::{Error, Result};
@@ -44,11 +45,8 @@ impl Store {
     pub(super) async fn own_marks(&self, lines: &[Timeline]) -> Result<Vec<MarkRow>> {
         let mut rows = Vec::new();
         for line in lines {
-            let filter = MarkFilter {
-                trashed: None,
-                order: Order::Forward,
-                ..MarkFilter::of(line.id, Seq(0), Seq(u64::MAX))
-            };
+            let filter =
+                MarkFilter { trashed: None, order: Order::Forward, ..MarkFilter::of(line.id, Seq(0), Seq(u64::MAX)) };
             rows.extend(self.inner.backend.marks(self.workspace(), filter).await?);
         }
         rows.sort_by_key(|row| (row.time, row.at));
@@ -72,11 +70,9 @@ impl Store {
         let oldest_kept = self.source().now().plus_ms(-i64::from(keep.max_age_days) * DAY_MS);
         let total = rows.len();
         let is_fixed = |row: &MarkRow| row.kept || Some(row.id) == newest || points.contains(&row.at);
-        let is_unwanted = |row: &MarkRow| {
-            (keep.max_age_days > 0 && row.time < oldest_kept) || (keep.clean_only && !row.clean)
-        };
-        let (mut gone, rest): (Vec<_>, Vec<_>) =
-            rows.into_iter().filter(|row| !is_fixed(row)).partition(is_unwanted);
+        let is_unwanted =
+            |row: &MarkRow| (keep.max_age_days > 0 && row.time < oldest_kept) || (keep.clean_only && !row.clean);
+        let (mut gone, rest): (Vec<_>, Vec<_>) = rows.into_iter().filter(|row| !is_fixed(row)).partition(is_unwanted);
         let over = (total - gone.len()).saturating_sub(keep.max_checkpoints as usize);
         gone.extend(rest.into_iter().take(over));
         gone.sort_by_key(|row| (row.time, row.at));
@@ -103,7 +99,12 @@ impl Store {
 
     /// Purges what has lain in the trash for longer than the retention says: pruned checkpoints of every
     /// session, and whole sessions. With `dry_run` it only says what it would do.
-    pub async fn empty_trash(&self, keep: &Retention, claim: &Claim, dry_run: bool) -> Result<(Purged, Vec<SessionId>)> {
+    pub async fn empty_trash(
+        &self,
+        keep: &Retention,
+        claim: &Claim,
+        dry_run: bool,
+    ) -> Result<(Purged, Vec<SessionId>)> {
         let before = self.source().now().plus_ms(-i64::from(keep.trash_days) * DAY_MS);
         let mut total = Purged::default();
         let mut deleted = Vec::new();

@@ -76,7 +76,12 @@ impl Store {
         let mut report = Verified::default();
         match self.inner.backend.check().await {
             Ok(found) => {
-                report.problems.extend(found.into_iter().map(|what| Problem { session: None, at: None, derived: false, what }));
+                report.problems.extend(found.into_iter().map(|what| Problem {
+                    session: None,
+                    at: None,
+                    derived: false,
+                    what,
+                }));
             }
             Err(error) if error.is_damage() => report.note(None, None, false, &error),
             Err(error) => return Err(error),
@@ -192,7 +197,8 @@ impl Store {
             for (seq, pinned) in self.inner.backend.keyframes(self.workspace(), line.id).await? {
                 let at = Position { timeline: line.id, seq };
                 let frame = self.inner.backend.keyframe(self.workspace(), at).await?;
-                let whole = frame.filter(|frame| frame.at == at).map(|frame| super::read::decode_keyframe(codec, &frame));
+                let whole =
+                    frame.filter(|frame| frame.at == at).map(|frame| super::read::decode_keyframe(codec, &frame));
                 if let Some(Err(error)) = whole {
                     report.note(Some(row.id), Some(at), !pinned, &error);
                 }
@@ -253,7 +259,12 @@ impl Pass<'_> {
     }
 
     fn problem(&mut self, at: Position, what: impl Into<String>) {
-        self.report.problems.push(Problem { session: Some(self.session), at: Some(at), derived: false, what: what.into() });
+        self.report.problems.push(Problem {
+            session: Some(self.session),
+            at: Some(at),
+            derived: false,
+            what: what.into(),
+        });
         self.folded = None;
     }
 
@@ -362,7 +373,8 @@ impl Pass<'_> {
             Some(Body::Event(event)) => match event.kind.as_str() {
                 event::PRUNED | event::UNPRUNED => self.trash.push((entry.time, event)),
                 event::REDACTED => {
-                    let list = event.data.get("replaced").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+                    let list =
+                        event.data.get("replaced").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
                     self.vouched.extend(list.iter().filter_map(|hash| hash.as_str()?.parse::<Hash>().ok()));
                 }
                 _ => {}

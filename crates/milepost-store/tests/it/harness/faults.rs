@@ -53,9 +53,7 @@ pub struct FaultSwitch {
 impl FaultSwitch {
     /// A switch kept in the file `path`, off. The file must be outside the recorded directory.
     pub fn new(path: &Path) -> io::Result<Self> {
-        let switch = Self {
-            path: path.to_owned(),
-        };
+        let switch = Self { path: path.to_owned() };
         switch.off()?;
         Ok(switch)
     }
@@ -95,23 +93,11 @@ fn build() -> io::Result<PathBuf> {
     fs::create_dir_all(dir)?;
     // Test processes may build at the same time: each under its own name, then one rename.
     let id = std::process::id();
-    let (source, mine) = (
-        dir.join(format!("recorder-{id}.c")),
-        dir.join(format!("recorder-{id}.so")),
-    );
+    let (source, mine) = (dir.join(format!("recorder-{id}.c")), dir.join(format!("recorder-{id}.so")));
     let library = dir.join("librecorder.so");
     fs::write(&source, include_str!("recorder.c"))?;
     let mut cc = Command::new("cc");
-    cc.args([
-        "-shared",
-        "-fPIC",
-        "-O2",
-        "-fvisibility=hidden",
-        "-pthread",
-        "-o",
-    ])
-    .arg(&mine)
-    .arg(&source);
+    cc.args(["-shared", "-fPIC", "-O2", "-fvisibility=hidden", "-pthread", "-o"]).arg(&mine).arg(&source);
     let status = cc.status()?;
     fs::remove_file(&source)?;
     if !status.success() {

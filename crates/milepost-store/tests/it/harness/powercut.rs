@@ -42,11 +42,7 @@ pub struct Trace {
 /// A directory in memory if there is one: fsync costs nothing there and thousands of images do not wear a disk.
 pub fn fast_dir() -> PathBuf {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() {
-        memory.to_owned()
-    } else {
-        std::env::temp_dir()
-    }
+    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
 /// Runs `command` to its end and records what it does to `dir`, into the file `trace` outside of `dir`.
@@ -79,12 +75,7 @@ impl Recording {
             .env("MILEPOST_RECORD_DIR", dir)
             .env("MILEPOST_RECORD_TRACE", trace)
             .spawn()?;
-        Ok(Self {
-            child,
-            dir: dir.to_owned(),
-            trace: trace.to_owned(),
-            before,
-        })
+        Ok(Self { child, dir: dir.to_owned(), trace: trace.to_owned(), before })
     }
 
     /// Waits for the child's end and reads the trace.
@@ -94,24 +85,11 @@ impl Recording {
     /// may have done a last change without its record.)
     pub fn finish(mut self) -> io::Result<Trace> {
         let status = self.child.wait()?;
-        let known: Vec<(u64, String)> = self
-            .before
-            .iter()
-            .map(|entry| (entry.ino, entry.name.clone()))
-            .collect();
-        let before: Vec<(String, Vec<u8>)> = self
-            .before
-            .into_iter()
-            .map(|entry| (entry.name, entry.content))
-            .collect();
+        let known: Vec<(u64, String)> = self.before.iter().map(|entry| (entry.ino, entry.name.clone())).collect();
+        let before: Vec<(String, Vec<u8>)> = self.before.into_iter().map(|entry| (entry.name, entry.content)).collect();
         let ops = parse(fs::read(&self.trace)?, &known)?;
         let disk = Disk::new(&before, ops.first_names.len());
-        let recorded = Trace {
-            ops,
-            status,
-            before,
-            disk,
-        };
+        let recorded = Trace { ops, status, before, disk };
         if status.signal().is_none() {
             recorded.verify(&self.dir)?;
         }
@@ -137,11 +115,7 @@ impl Trace {
 
     /// How many syncs of files and directories succeeded.
     pub fn sync_count(&self) -> usize {
-        self.ops
-            .list
-            .iter()
-            .filter(|op| matches!(op, Op::SyncEnd { ok: true, .. }))
-            .count()
+        self.ops.list.iter().filter(|op| matches!(op, Op::SyncEnd { ok: true, .. })).count()
     }
 
     /// The offsets of all writes, in order, to files whose first name ends with `suffix`.
@@ -149,9 +123,7 @@ impl Trace {
     /// Offset 0 of a `-wal` file is its header: each such write after the first is a restart of the log.
     pub fn write_offsets(&self, suffix: &str) -> Vec<u64> {
         let of = |op: &Op| match op {
-            Op::Write { file, offset, .. } if self.ops.first_names[file.0].ends_with(suffix) => {
-                Some(*offset)
-            }
+            Op::Write { file, offset, .. } if self.ops.first_names[file.0].ends_with(suffix) => Some(*offset),
             _ => None,
         };
         self.ops.list.iter().filter_map(of).collect()
@@ -178,15 +150,8 @@ impl Trace {
         let mut cuts: Vec<Cut> = (0..count)
             .map(|i| {
                 let anywhere = rng.below(self.len() + 1);
-                let point = if i % 4 == 3 {
-                    anywhere
-                } else {
-                    points[i * points.len() / count]
-                };
-                Cut {
-                    point,
-                    seed: rng.next(),
-                }
+                let point = if i % 4 == 3 { anywhere } else { points[i * points.len() / count] };
+                Cut { point, seed: rng.next() }
             })
             .collect();
         cuts.sort_unstable();
@@ -203,39 +168,23 @@ impl Trace {
         self.disk.advance(&self.ops, cut.point.min(self.len()));
         let (content, story) = self.disk.cut(&mut Rng::new(cut.seed), &self.ops.bytes);
         write_tree(to, &content)?;
-        Ok(Image {
-            acks: self.disk.acks.clone(),
-            story,
-        })
+        Ok(Image { acks: self.disk.acks.clone(), story })
     }
 
     /// Compares the whole replayed trace with the files in `dir`, byte by byte.
     pub fn verify(&self, dir: &Path) -> io::Result<()> {
         let replayed = self.disk_at_end().live(&self.ops.bytes);
-        let real: Content = read_tree(dir)?
-            .into_iter()
-            .map(|entry| (entry.name, entry.content))
-            .collect();
+        let real: Content = read_tree(dir)?.into_iter().map(|entry| (entry.name, entry.content)).collect();
         let names = |content: &Content| content.keys().cloned().collect::<Vec<_>>();
         if names(&replayed) != names(&real) {
-            return Err(missed(format!(
-                "files {:?} replayed, {:?} real",
-                names(&replayed),
-                names(&real)
-            )));
+            return Err(missed(format!("files {:?} replayed, {:?} real", names(&replayed), names(&real))));
         }
         for (name, content) in &real {
             let other = &replayed[name];
             if content != other {
-                let at = content
-                    .iter()
-                    .zip(other)
-                    .position(|(a, b)| a != b)
-                    .unwrap_or(content.len().min(other.len()));
+                let at = content.iter().zip(other).position(|(a, b)| a != b).unwrap_or(content.len().min(other.len()));
                 let sizes = (other.len(), content.len());
-                return Err(missed(format!(
-                    "{name} differs from byte {at} on (replayed, real sizes: {sizes:?})"
-                )));
+                return Err(missed(format!("{name} differs from byte {at} on (replayed, real sizes: {sizes:?})")));
             }
         }
         Ok(())
@@ -249,9 +198,7 @@ impl Trace {
 }
 
 fn missed(what: String) -> io::Error {
-    io::Error::other(format!(
-        "the recorder missed a change: {what}; see recorder.c for what it cannot see"
-    ))
+    io::Error::other(format!("the recorder missed a change: {what}; see recorder.c for what it cannot see"))
 }
 
 #[derive(Debug)]
@@ -270,19 +217,11 @@ fn read_tree(dir: &Path) -> io::Result<Vec<Entry>> {
             let item = item?;
             let path = item.path();
             let kind = item.file_type()?;
-            let name = path
-                .strip_prefix(dir)
-                .map_err(io::Error::other)?
-                .to_string_lossy()
-                .into_owned();
+            let name = path.strip_prefix(dir).map_err(io::Error::other)?.to_string_lossy().into_owned();
             if kind.is_dir() {
                 folders.push(path);
             } else if kind.is_file() && !name.ends_with("-shm") {
-                entries.push(Entry {
-                    name,
-                    ino: item.metadata()?.ino(),
-                    content: fs::read(&path)?,
-                });
+                entries.push(Entry { name, ino: item.metadata()?.ino(), content: fs::read(&path)? });
             }
         }
     }

@@ -46,18 +46,9 @@ struct File {
 
 #[derive(Debug, Clone)]
 enum Naming {
-    Link {
-        name: String,
-        file: FileId,
-    },
-    Unlink {
-        name: String,
-    },
-    Rename {
-        from: String,
-        to: String,
-        file: FileId,
-    },
+    Link { name: String, file: FileId },
+    Unlink { name: String },
+    Rename { from: String, to: String, file: FileId },
 }
 
 /// The disk after some number of operations: what is sure, and what is not.
@@ -80,24 +71,15 @@ pub type Content = BTreeMap<String, Vec<u8>>;
 impl Disk {
     /// A disk that holds `files` for sure; they are the first [`FileId`]s, in order.
     pub fn new(files: &[(String, Vec<u8>)], file_count: usize) -> Self {
-        let mut all: Vec<File> = files
-            .iter()
-            .map(|(_, durable)| File {
-                durable: durable.clone(),
-                pending: Vec::new(),
-            })
-            .collect();
+        let mut all: Vec<File> =
+            files.iter().map(|(_, durable)| File { durable: durable.clone(), pending: Vec::new() }).collect();
         all.resize_with(file_count, File::default);
         Self {
             position: 0,
             acks: Vec::new(),
             partial_line: Vec::new(),
             files: all,
-            names: files
-                .iter()
-                .enumerate()
-                .map(|(id, (name, _))| (name.clone(), FileId(id)))
-                .collect(),
+            names: files.iter().enumerate().map(|(id, (name, _))| (name.clone(), FileId(id))).collect(),
             pending_names: Vec::new(),
             syncs_under_way: HashMap::new(),
         }
@@ -113,31 +95,19 @@ impl Disk {
 
     fn step(&mut self, ops: &Ops) {
         match ops.list[self.position].clone() {
-            Op::Write {
-                file,
-                offset,
-                bytes,
-            } => self.change(file, Change::Write { offset, bytes }),
+            Op::Write { file, offset, bytes } => self.change(file, Change::Write { offset, bytes }),
             Op::Size { file, size } => self.change(file, Change::Size(size)),
             Op::Extend { file, size } => self.change(file, Change::Extend(size)),
-            Op::Link { name, file } => self
-                .pending_names
-                .push((self.position, Naming::Link { name, file })),
-            Op::Unlink { name } => self
-                .pending_names
-                .push((self.position, Naming::Unlink { name })),
+            Op::Link { name, file } => self.pending_names.push((self.position, Naming::Link { name, file })),
+            Op::Unlink { name } => self.pending_names.push((self.position, Naming::Unlink { name })),
             Op::Rename { from, to, file } => {
-                self.pending_names
-                    .push((self.position, Naming::Rename { from, to, file }));
+                self.pending_names.push((self.position, Naming::Rename { from, to, file }));
             }
             Op::SyncBegin { token } => {
                 self.syncs_under_way.insert(token, self.position);
             }
             Op::SyncEnd { token, target, ok } => {
-                let began = self
-                    .syncs_under_way
-                    .remove(&token)
-                    .expect("a sync ends that began");
+                let began = self.syncs_under_way.remove(&token).expect("a sync ends that began");
                 match target {
                     Target::File(file) if ok => self.files[file.0].commit(began, &ops.bytes),
                     Target::File(file) => self.files[file.0].doubt(began),
@@ -150,19 +120,14 @@ impl Disk {
     }
 
     fn change(&mut self, file: FileId, change: Change) {
-        self.files[file.0].pending.push(Pending {
-            at: self.position,
-            change,
-            in_doubt: false,
-        });
+        self.files[file.0].pending.push(Pending { at: self.position, change, in_doubt: false });
     }
 
     fn acknowledge(&mut self, bytes: &[u8]) {
         self.partial_line.extend_from_slice(bytes);
         while let Some(end) = self.partial_line.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.partial_line.drain(..=end).collect();
-            self.acks
-                .push(String::from_utf8_lossy(&line[..end]).into_owned());
+            self.acks.push(String::from_utf8_lossy(&line[..end]).into_owned());
         }
     }
 
@@ -183,41 +148,25 @@ impl Disk {
         for (_, naming) in &self.pending_names {
             naming.apply(&mut names);
         }
-        self.read(&names, |_, file| {
-            file.survive(Mercy::All, &mut Rng::new(0), trace)
-        })
+        self.read(&names, |_, file| file.survive(Mercy::All, &mut Rng::new(0), trace))
     }
 
     /// What one power cut leaves now, and a line that says which unsure changes it kept.
     pub fn cut(&self, rng: &mut Rng, trace: &[u8]) -> (Content, String) {
         let names = self.cut_names(rng);
-        let mut story = format!(
-            "{} of {} names changed in doubt",
-            names.1,
-            self.pending_names.len()
-        );
+        let mut story = format!("{} of {} names changed in doubt", names.1, self.pending_names.len());
         let content = self.read(&names.0, |name, file| {
             let mercy = Mercy::pick(rng);
             if !file.pending.is_empty() {
-                story.push_str(&format!(
-                    "; {name}: {mercy:?} of {} changes",
-                    file.pending.len()
-                ));
+                story.push_str(&format!("; {name}: {mercy:?} of {} changes", file.pending.len()));
             }
             file.survive(mercy, rng, trace)
         });
         (content, story)
     }
 
-    fn read(
-        &self,
-        names: &BTreeMap<String, FileId>,
-        mut survive: impl FnMut(&str, &File) -> Vec<u8>,
-    ) -> Content {
-        names
-            .iter()
-            .map(|(name, id)| (name.clone(), survive(name, &self.files[id.0])))
-            .collect()
+    fn read(&self, names: &BTreeMap<String, FileId>, mut survive: impl FnMut(&str, &File) -> Vec<u8>) -> Content {
+        names.iter().map(|(name, id)| (name.clone(), survive(name, &self.files[id.0]))).collect()
     }
 
     /// A prefix of the unsure names of each directory: none, all, or some.
@@ -250,8 +199,7 @@ impl Disk {
 impl Naming {
     /// The directory whose fsync makes it durable. A rename is one step, and belongs to where it leads.
     fn dir(&self) -> &str {
-        let (Self::Link { name, .. } | Self::Unlink { name } | Self::Rename { to: name, .. }) =
-            self;
+        let (Self::Link { name, .. } | Self::Unlink { name } | Self::Rename { to: name, .. }) = self;
         name.rsplit_once('/').map_or("", |(dir, _)| dir)
     }
 
@@ -281,11 +229,7 @@ impl File {
             }
             // A change that is sure outlives the doubt about what it overwrites. Doubtful changes further on in the
             // list are later than this one and stay.
-            self.pending = self
-                .pending
-                .drain(..)
-                .flat_map(|older| older.without(&pending.change))
-                .collect();
+            self.pending = self.pending.drain(..).flat_map(|older| older.without(&pending.change)).collect();
             pending.change.apply(&mut self.durable, trace);
         }
     }
@@ -293,8 +237,7 @@ impl File {
     /// A sync that began at `before` has failed. Sizes are metadata and stay merely unsure.
     fn doubt(&mut self, before: usize) {
         for pending in &mut self.pending {
-            pending.in_doubt |=
-                pending.at < before && matches!(pending.change, Change::Write { .. });
+            pending.in_doubt |= pending.at < before && matches!(pending.change, Change::Write { .. });
         }
     }
 
@@ -331,15 +274,8 @@ impl Pending {
             Change::Extend(_) => return vec![self],
         };
         let piece = |from: u64, to: u64| {
-            let range =
-                bytes.start + (from - offset) as usize..bytes.start + (to - offset) as usize;
-            (from < to).then(|| Self {
-                change: Change::Write {
-                    offset: from,
-                    bytes: range,
-                },
-                ..self.clone()
-            })
+            let range = bytes.start + (from - offset) as usize..bytes.start + (to - offset) as usize;
+            (from < to).then(|| Self { change: Change::Write { offset: from, bytes: range }, ..self.clone() })
         };
         let before = piece(offset, end.min(cut_start).max(offset));
         let after = piece(offset.max(cut_end).min(end), end);
@@ -446,14 +382,7 @@ impl Mercy {
     }
 
     /// The fate of change `index` of `count`, where `chosen` is one picked for the whole file.
-    fn fate(
-        self,
-        index: usize,
-        count: usize,
-        chosen: usize,
-        density: usize,
-        rng: &mut Rng,
-    ) -> Fate {
+    fn fate(self, index: usize, count: usize, chosen: usize, density: usize, rng: &mut Rng) -> Fate {
         let last = index + 1 == count;
         let kept = match self {
             Self::None => false,

@@ -21,11 +21,7 @@ impl Rng {
 
     /// A number below `bound`, or 0 if `bound` is 0. The bias is far below what a test can see.
     pub fn below(&mut self, bound: usize) -> usize {
-        if bound == 0 {
-            0
-        } else {
-            (self.next() % bound as u64) as usize
-        }
+        if bound == 0 { 0 } else { (self.next() % bound as u64) as usize }
     }
 
     /// True `eighths` times out of eight.

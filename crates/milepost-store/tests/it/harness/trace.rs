@@ -24,11 +24,7 @@ pub enum Target {
 #[derive(Debug, Clone)]
 pub enum Op {
     /// Bytes (a range of the trace) written at an offset.
-    Write {
-        file: FileId,
-        offset: u64,
-        bytes: Range<usize>,
-    },
+    Write { file: FileId, offset: u64, bytes: Range<usize> },
     /// The size set, up or down.
     Size { file: FileId, size: u64 },
     /// The size raised to at least this (an allocation).
@@ -36,21 +32,13 @@ pub enum Op {
     /// A sync was asked for. It covers what happened before this.
     SyncBegin { token: u64 },
     /// That sync returned. Only now may the program rely on it.
-    SyncEnd {
-        token: u64,
-        target: Target,
-        ok: bool,
-    },
+    SyncEnd { token: u64, target: Target, ok: bool },
     /// A name made for a file: creation or hard link.
     Link { name: String, file: FileId },
     /// A name removed.
     Unlink { name: String },
     /// A name moved, over another file if there was one.
-    Rename {
-        from: String,
-        to: String,
-        file: FileId,
-    },
+    Rename { from: String, to: String, file: FileId },
     /// Bytes written to standard output.
     Ack { bytes: Range<usize> },
 }
@@ -99,76 +87,36 @@ pub fn parse(bytes: Vec<u8>, known: &[(u64, String)]) -> io::Result<Ops> {
         }
         list.extend(to_op(record, &by_ino)?);
     }
-    Ok(Ops {
-        bytes,
-        list,
-        first_names,
-    })
+    Ok(Ops { bytes, list, first_names })
 }
 
 fn to_op(record: Record, by_ino: &HashMap<u64, FileId>) -> io::Result<Option<Op>> {
-    let Record {
-        op,
-        flags,
-        ino,
-        offset,
-        path,
-        to,
-        data,
-    } = record;
+    let Record { op, flags, ino, offset, path, to, data } = record;
     let is_dir = flags & FLAG_DIR != 0;
     let file = || {
         by_ino.get(&ino).copied().ok_or_else(|| {
-            bad(format!("inode {ino} ({path:?} {to:?}) was made behind the recorder's back; use libc calls in the child"))
+            bad(format!(
+                "inode {ino} ({path:?} {to:?}) was made behind the recorder's back; use libc calls in the child"
+            ))
         })
     };
     Ok(Some(match op {
         1 if path.is_empty() => return Ok(None),
-        1 => Op::Link {
-            file: file()?,
-            name: path,
-        },
-        2 => Op::Write {
-            file: file()?,
-            offset,
-            bytes: data,
-        },
-        3 => Op::Size {
-            file: file()?,
-            size: offset,
-        },
-        4 => Op::Extend {
-            file: file()?,
-            size: offset,
-        },
+        1 => Op::Link { file: file()?, name: path },
+        2 => Op::Write { file: file()?, offset, bytes: data },
+        3 => Op::Size { file: file()?, size: offset },
+        4 => Op::Extend { file: file()?, size: offset },
         5 => Op::SyncBegin { token: offset },
         6 => {
-            let target = if is_dir {
-                Target::Dir(path)
-            } else {
-                Target::File(file()?)
-            };
-            Op::SyncEnd {
-                token: offset,
-                target,
-                ok: flags & FLAG_FAILED == 0,
-            }
+            let target = if is_dir { Target::Dir(path) } else { Target::File(file()?) };
+            Op::SyncEnd { token: offset, target, ok: flags & FLAG_FAILED == 0 }
         }
         7 | 8 if is_dir => {
-            return Err(bad(format!(
-                "renaming the directory {path:?} is not modelled"
-            )));
+            return Err(bad(format!("renaming the directory {path:?} is not modelled")));
         }
-        7 => Op::Rename {
-            file: file()?,
-            from: path,
-            to,
-        },
+        7 => Op::Rename { file: file()?, from: path, to },
         8 => Op::Unlink { name: path },
-        9 => Op::Link {
-            file: file()?,
-            name: to,
-        },
+        9 => Op::Link { file: file()?, name: to },
         10 => Op::Ack { bytes: data },
         other => return Err(bad(format!("unknown operation {other} in the trace"))),
     }))

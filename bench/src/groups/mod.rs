@@ -1,0 +1,3 @@
+//! The groups of figures that `scripts/bench` runs, each a module that prints its figures as they come.
+
+pub mod store;

@@ -1,0 +1,166 @@
+//! What can be appended: the forms that callers fill in, and what they get back.
+
+use milepost_model::{
+    BatchId, CheckpointId, Delta, Event, Message, Position, Resumable, SessionId, SessionPatch, State, Trigger,
+};
+use serde_json::{Map, Value};
+
+use super::fold;
+use crate::backend::BlobId;
+
+/// Who wants to write, and how much they want it.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// Who, in words a person understands: program, machine, process.
+    pub holder: String,
+    /// Take the session even if someone else holds it.
+    pub take_over: bool,
+}
+
+impl Claim {
+    /// Asks for a session that nobody else holds.
+    pub fn new(holder: impl Into<String>) -> Self {
+        Self { holder: holder.into(), take_over: false }
+    }
+
+    /// Takes a session whoever holds it.
+    #[must_use]
+    pub fn take_over(self) -> Self {
+        Self { take_over: true, ..self }
+    }
+}
+
+/// A session to begin.
+#[derive(Debug, Clone, Default)]
+pub struct NewSession {
+    /// Its id; a new one when none.
+    pub id: Option<SessionId>,
+    /// What a list shows of it.
+    pub patch: SessionPatch,
+}
+
+/// A checkpoint to take. Its id, its counts and the hash of its state are filled in.
+#[derive(Debug, Clone)]
+pub struct NewMark {
+    /// Why.
+    pub trigger: Trigger,
+    /// A short name; labelled checkpoints are not pruned.
+    pub label: Option<String>,
+    /// What is going on.
+    pub description: Option<String>,
+    /// Nothing is under way.
+    pub clean: bool,
+    /// Whether a session can go on from here.
+    pub resumable: Resumable,
+    /// Whatever else is to be kept with it.
+    pub extra: Map<String, Value>,
+}
+
+impl NewMark {
+    /// A clean, resumable checkpoint.
+    pub fn new(trigger: Trigger) -> Self {
+        Self { trigger, label: None, description: None, clean: true, resumable: Resumable::Yes, extra: Map::new() }
+    }
+
+    /// With a label.
+    #[must_use]
+    pub fn label(self, label: impl Into<String>) -> Self {
+        Self { label: Some(label.into()), ..self }
+    }
+
+    /// With a description.
+    #[must_use]
+    pub fn description(self, text: impl Into<String>) -> Self {
+        Self { description: Some(text.into()), ..self }
+    }
+}
+
+/// One thing to append.
+pub(super) enum Item {
+    Message(Message),
+    State(Value),
+    Delta(Delta),
+    Event(Event, Vec<BlobId>),
+    Mark(Box<NewMark>),
+}
+
+/// What to append, in order. All of it is stored, or nothing.
+#[derive(Default)]
+pub struct Append {
+    pub(super) id: Option<BatchId>,
+    pub(super) items: Vec<Item>,
+}
+
+impl Append {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Under an id of the caller's: the same append sent again is recognised and not added twice.
+    #[must_use]
+    pub fn batch(mut self, id: BatchId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// Something said.
+    #[must_use]
+    pub fn message(mut self, message: Message) -> Self {
+        self.items.push(Item::Message(message));
+        self
+    }
+
+    /// The whole state as it is now; what changed is found out.
+    #[must_use]
+    pub fn state(mut self, state: State) -> Self {
+        self.items.push(Item::State(state.into_value()));
+        self
+    }
+
+    /// What changed in the state, for a caller who knows.
+    #[must_use]
+    pub fn delta(mut self, delta: Delta) -> Self {
+        self.items.push(Item::Delta(delta));
+        self
+    }
+
+    /// Something that happened.
+    #[must_use]
+    pub fn event(self, event: Event) -> Self {
+        self.event_with(event, Vec::new())
+    }
+
+    /// Something that happened and needs these blobs.
+    #[must_use]
+    pub fn event_with(mut self, event: Event, blobs: Vec<BlobId>) -> Self {
+        self.items.push(Item::Event(event, blobs));
+        self
+    }
+
+    /// A change of what a list shows of the session.
+    #[must_use]
+    pub fn patch(self, patch: SessionPatch) -> Self {
+        self.event(fold::patch_event(patch))
+    }
+
+    /// A checkpoint of everything before it.
+    #[must_use]
+    pub fn mark(mut self, mark: NewMark) -> Self {
+        self.items.push(Item::Mark(Box::new(mark)));
+        self
+    }
+}
+
+/// What an append was given: it is durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// Its first entry.
+    pub first: Position,
+    /// The number the next entry will have.
+    pub length: u64,
+    /// Checkpoints it took.
+    pub checkpoints: Vec<CheckpointId>,
+    /// It was stored before: nothing was added.
+    pub repeated: bool,
+}

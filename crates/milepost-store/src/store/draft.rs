@@ -1,0 +1,463 @@
+//! A batch in the making: entries get their numbers, their chain hashes, and what is derived from them.
+
+use std::collections::{HashMap, VecDeque};
+
+use milepost_model::delta::{check_depth, encode_value};
+use milepost_model::{
+    BatchId, Body, Checkpoint, CheckpointId, Delta, EntryKind, Epoch, Event, Hash, HashedState, Position, Seq, Session,
+    SessionId, Status, TimelineId, Timestamp,
+};
+use serde_json::Value;
+
+use super::Store;
+use super::append::{Append, Item, NewMark, Receipt};
+use super::fold::{self, event};
+use super::read::{Distance, encode_keyframe};
+use super::writer::SessionWriter;
+use crate::backend::{
+    Batch, Blob, BlobId, Keyframe, Kinds, MarkFilter, MarkRow, Order, Range, Rewrite, SessionHead, StoredEntry,
+};
+use crate::codec::{self, Codec};
+use crate::error::{Error, Result};
+use crate::limits::{check_name, check_size};
+
+/// A keyframe is made after so many deltas,
+const KEYFRAME_DELTAS: u64 = 256;
+/// or when a state must be collected over so many timelines.
+const KEYFRAME_TIMELINES: u64 = 4;
+/// Older keyframes are thinned: one in so many stays.
+const KEYFRAME_KEEP_EVERY: u64 = 4;
+/// So many batch ids are remembered, to recognise an append that is sent again.
+const REMEMBERED_BATCHES: usize = 1024;
+
+/// What the writer knows of the session's head.
+pub(super) struct Head {
+    pub epoch: Epoch,
+    pub timeline: TimelineId,
+    pub length: u64,
+    pub chain: Hash,
+    pub time: Timestamp,
+    pub session: Session,
+    /// The state, once it was needed.
+    pub state: Option<HeadState>,
+    /// A write is under way or failed: what is known here may be wrong.
+    pub stale: bool,
+    pub recent: VecDeque<(BatchId, Receipt)>,
+}
+
+pub(super) struct HeadState {
+    pub state: HashedState,
+    pub distance: Distance,
+    /// Bytes of deltas since the keyframe.
+    pub bytes: u64,
+    /// Bytes of the state when it was last measured.
+    pub size: u64,
+    /// Keyframes made here, newest last.
+    pub keyframes: VecDeque<Position>,
+    pub made: u64,
+}
+
+/// A batch in the making. Becomes the head when the store has it.
+pub(super) struct Draft {
+    pub first: Seq,
+    pub length: u64,
+    pub chain: Hash,
+    pub time: Timestamp,
+    pub session: Session,
+    pub entries: Vec<StoredEntry>,
+    pub blobs: Vec<Blob>,
+    pub marks: Vec<MarkRow>,
+    pub keyframes: Vec<Keyframe>,
+    pub drop_keyframes: Vec<Position>,
+    pub bytes: u64,
+}
+
+impl Draft {
+    pub(super) fn of(head: &Head, now: Timestamp) -> Self {
+        Self {
+            first: Seq(head.length),
+            length: head.length,
+            chain: head.chain,
+            // Time never goes back within a session, whatever the clock does.
+            time: now.max(head.time),
+            session: head.session.clone(),
+            entries: Vec::new(),
+            blobs: Vec::new(),
+            marks: Vec::new(),
+            keyframes: Vec::new(),
+            drop_keyframes: Vec::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl Head {
+    pub(super) fn take(&mut self, draft: Draft) {
+        self.length = draft.length;
+        self.chain = draft.chain;
+        self.time = draft.time;
+        self.session = draft.session;
+    }
+
+    pub(super) fn remember(&mut self, batch: BatchId, receipt: &Receipt) {
+        if self.recent.len() >= REMEMBERED_BATCHES {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((batch, Receipt { repeated: true, ..receipt.clone() }));
+    }
+}
+
+impl Store {
+    /// What a writer needs to know of a session's head.
+    pub(super) async fn read_head(&self, codec: &Codec, id: SessionId, epoch: Epoch) -> Result<Head> {
+        let SessionHead { row, timeline, noted_length, lease } = self.head(id).await?;
+        if lease.epoch != epoch {
+            return Err(Error::Fenced { session: id, epoch, current: lease.epoch, holder: lease.holder });
+        }
+        if timeline.length < noted_length {
+            return Err(Error::corrupt(
+                format!("session {id}"),
+                format!("it had {noted_length} entries, {} are there", timeline.length),
+            ));
+        }
+        let session = fold::session_from_row(codec, &row)?;
+        let chain = match (timeline.chain, timeline.length.checked_sub(1)) {
+            (Some(chain), _) => chain,
+            (None, Some(last)) if timeline.length > timeline.begins() => {
+                self.hash_at(Position { timeline: timeline.id, seq: Seq(last) }).await?
+            }
+            (None, _) => match timeline.parent {
+                Some(at) => self.hash_at(at).await?,
+                None => codec::genesis(id),
+            },
+        };
+        let mut head = Head {
+            epoch,
+            timeline: timeline.id,
+            length: timeline.length,
+            chain,
+            time: session.active,
+            session,
+            state: None,
+            stale: false,
+            recent: VecDeque::new(),
+        };
+        self.remember_batches(&mut head).await?;
+        Ok(head)
+    }
+
+    /// Reads the ids of the last batches, so that one sent again after a restart is recognised.
+    async fn remember_batches(&self, head: &mut Head) -> Result<()> {
+        const ENTRIES: u64 = 256;
+        let range = Range {
+            timeline: head.timeline,
+            from: Seq(head.length.saturating_sub(ENTRIES)),
+            to: Seq(head.length),
+            kinds: Kinds::ALL,
+            channel: None,
+            order: Order::Forward,
+            limit: ENTRIES as usize,
+        };
+        let mut starts: Vec<(BatchId, Seq)> = Vec::new();
+        let mut marks: HashMap<BatchId, Vec<Position>> = HashMap::new();
+        for (seq, entry) in self.inner.backend.read(self.workspace(), range).await? {
+            if let Some(batch) = entry.batch {
+                starts.push((batch, seq));
+            }
+            if let (Some((batch, _)), EntryKind::Mark) = (starts.last(), entry.kind) {
+                marks.entry(*batch).or_default().push(Position { timeline: head.timeline, seq });
+            }
+        }
+        for (number, (batch, first)) in starts.iter().enumerate() {
+            let length = starts.get(number + 1).map_or(head.length, |(_, next)| next.0);
+            let mut checkpoints = Vec::new();
+            for at in marks.remove(batch).unwrap_or_default() {
+                let filter = MarkFilter { trashed: None, ..MarkFilter::of(at.timeline, at.seq, at.seq.next()) };
+                checkpoints.extend(self.inner.backend.marks(self.workspace(), filter).await?.iter().map(|row| row.id));
+            }
+            let first = Position { timeline: head.timeline, seq: *first };
+            head.recent.push_back((*batch, Receipt { first, length, checkpoints, repeated: true }));
+        }
+        Ok(())
+    }
+}
+
+impl SessionWriter {
+    /// Adds the entries of one append to the draft; leaves it as it was when one of them is refused.
+    pub(super) async fn draft(
+        &self,
+        head: &mut Head,
+        draft: &mut Draft,
+        append: Append,
+        id: BatchId,
+    ) -> Result<Receipt> {
+        if append.items.is_empty() {
+            return Err(Error::invalid("append", "it has no entries: add a message, a state, an event or a mark"));
+        }
+        let before = (draft.entries.len(), draft.blobs.len(), draft.marks.len(), draft.keyframes.len());
+        let (length, chain, session, bytes) = (draft.length, draft.chain, draft.session.clone(), draft.bytes);
+        let outcome = self.draft_items(head, draft, append, id).await;
+        if outcome.is_err() {
+            draft.entries.truncate(before.0);
+            draft.blobs.truncate(before.1);
+            draft.marks.truncate(before.2);
+            draft.keyframes.truncate(before.3);
+            (draft.length, draft.chain, draft.session, draft.bytes) = (length, chain, session, bytes);
+        }
+        outcome
+    }
+
+    async fn draft_items(&self, head: &mut Head, draft: &mut Draft, append: Append, id: BatchId) -> Result<Receipt> {
+        let limits = &self.store.inner.limits;
+        check_size(
+            "an append's number of entries",
+            draft.entries.len() + append.items.len(),
+            "max_batch_entries",
+            limits.max_batch_entries,
+        )?;
+        let (start, length) = (draft.entries.len(), draft.length);
+        let mut checkpoints = Vec::new();
+        let mut changed = false;
+        for item in append.items {
+            let outcome = self.draft_item(head, draft, item, &mut checkpoints, &mut changed).await.and_then(|()| {
+                check_size("an append", draft.bytes as usize, "max_batch_bytes", limits.max_batch_bytes)
+            });
+            if let Err(error) = outcome {
+                // The state is read again when it is next needed.
+                if changed {
+                    head.state = None;
+                }
+                return Err(error);
+            }
+        }
+        let first = Position { timeline: head.timeline, seq: Seq(length) };
+        if draft.entries.len() == start {
+            // A state that did not change is no entry.
+            return Ok(Receipt { first, length, checkpoints, repeated: false });
+        }
+        if let Some(entry) = draft.entries.get_mut(start) {
+            entry.batch = Some(id);
+        }
+        if let Some(entry) = draft.entries.last_mut() {
+            entry.chain = Some(draft.chain);
+        }
+        Ok(Receipt { first, length: draft.length, checkpoints, repeated: false })
+    }
+
+    async fn draft_item(
+        &self,
+        head: &mut Head,
+        draft: &mut Draft,
+        item: Item,
+        checkpoints: &mut Vec<CheckpointId>,
+        changed: &mut bool,
+    ) -> Result<()> {
+        let timeline = head.timeline;
+        match item {
+            Item::Message(message) => self.push(draft, timeline, &Body::Message(message), Vec::new()),
+            Item::Event(event, refs) => {
+                let limits = &self.store.inner.limits;
+                check_name("an event's type", &event.kind, "max_name_bytes", limits.max_name_bytes)?;
+                if event.kind == event::SESSION {
+                    self.check_patch(&event)?;
+                }
+                self.push(draft, timeline, &Body::Event(event), refs)
+            }
+            Item::State(value) => {
+                check_depth(&value)?;
+                let state = self.head_state_in(head, draft).await?;
+                let delta = Delta::diff(state.state.value(), &value)?;
+                self.push_delta(head, draft, delta, changed)
+            }
+            Item::Delta(delta) => {
+                self.head_state_in(head, draft).await?;
+                self.push_delta(head, draft, delta, changed)
+            }
+            Item::Mark(mark) => {
+                let hash = self.head_state_in(head, draft).await?.state.hash();
+                let mark = self.checkpoint(*mark, draft, Hash(hash))?;
+                checkpoints.push(mark.id);
+                self.push(draft, timeline, &Body::Mark(mark), Vec::new())
+            }
+        }
+    }
+
+    fn check_patch(&self, event: &Event) -> Result<()> {
+        let limits = &self.store.inner.limits;
+        let set = event.data.get("set").and_then(Value::as_object);
+        for (key, value) in set.into_iter().flatten() {
+            check_name("a session's field", key, "max_name_bytes", limits.max_name_bytes)?;
+            let texts = match value {
+                Value::String(text) => std::slice::from_ref(text).to_vec(),
+                Value::Array(list) => list.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect(),
+                _ => Vec::new(),
+            };
+            for text in texts {
+                check_name(&format!("a session's {key}"), &text, "max_name_bytes", limits.max_name_bytes)?;
+                if key == "tags" && (text.contains('\n') || text.is_empty()) {
+                    return Err(Error::invalid("a session's tag", "it is empty or has a line feed: use words"));
+                }
+            }
+            if key == "status" && value.as_str().and_then(Status::from_name).is_none() {
+                let known = Status::ALL.map(Status::as_str).join(", ");
+                return Err(Error::invalid("a session's status", format!("{value} is none of {known}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&self, new: NewMark, draft: &Draft, state: Hash) -> Result<Checkpoint> {
+        let max = self.store.inner.limits.max_name_bytes;
+        if let Some(label) = &new.label {
+            check_name("a checkpoint's label", label, "max_name_bytes", max)?;
+        }
+        check_name("a checkpoint's trigger", new.trigger.as_str(), "max_name_bytes", max)?;
+        Ok(Checkpoint {
+            id: self.store.source().id(),
+            number: draft.session.checkpoints + 1,
+            trigger: new.trigger,
+            label: new.label,
+            description: new.description,
+            clean: new.clean,
+            resumable: new.resumable,
+            counts: draft.session.counts.clone(),
+            state,
+            extra: new.extra,
+        })
+    }
+
+    fn push_delta(&self, head: &mut Head, draft: &mut Draft, delta: Delta, changed: &mut bool) -> Result<()> {
+        if delta.is_empty() {
+            return Ok(());
+        }
+        let timeline = head.timeline;
+        let Some(known) = head.state.as_mut() else { return Err(Error::Closed) };
+        let before = draft.bytes;
+        known.state.apply(&delta)?;
+        *changed = true;
+        let at = Position { timeline, seq: Seq(draft.length) };
+        self.push(draft, timeline, &Body::State(delta), Vec::new())?;
+        known.distance.deltas += 1;
+        known.bytes += draft.bytes - before;
+        let due = (known.bytes >= known.size && known.distance.deltas > 1)
+            || known.distance.deltas >= KEYFRAME_DELTAS
+            || known.distance.timelines >= KEYFRAME_TIMELINES;
+        if due {
+            self.push_keyframe(known, draft, at)?;
+        }
+        Ok(())
+    }
+
+    fn push_keyframe(&self, known: &mut HeadState, draft: &mut Draft, at: Position) -> Result<()> {
+        known.size = encode_value(known.state.value()).len() as u64;
+        // The state may have grown since it was last measured.
+        if known.bytes < known.size
+            && known.distance.deltas < KEYFRAME_DELTAS
+            && known.distance.timelines < KEYFRAME_TIMELINES
+        {
+            return Ok(());
+        }
+        draft.keyframes.push(encode_keyframe(&self.codec, at, known.state.value(), false)?);
+        known.made += 1;
+        known.keyframes.push_back(at);
+        if known.keyframes.len() > 2 {
+            let old = known.keyframes.pop_front();
+            if (known.made - 2) % KEYFRAME_KEEP_EVERY != 0 {
+                draft.drop_keyframes.extend(old);
+            }
+        }
+        known.distance = Distance::default();
+        known.bytes = 0;
+        Ok(())
+    }
+
+    pub(super) async fn head_state<'a>(&self, head: &'a mut Head) -> Result<&'a mut HeadState> {
+        if head.state.is_none() {
+            let (state, distance) = self.store.state_before(head.timeline, Seq(head.length)).await?;
+            let size = encode_value(&state).len() as u64;
+            // How many bytes the deltas have is not known; assume that they are as large as the state's share.
+            let bytes = size * distance.deltas / KEYFRAME_DELTAS;
+            head.state = Some(HeadState {
+                state: HashedState::new(state),
+                distance,
+                bytes,
+                size,
+                keyframes: VecDeque::new(),
+                made: 0,
+            });
+        }
+        head.state.as_mut().ok_or(Error::Closed)
+    }
+
+    /// The state at the end of the draft. When it must be read, state changes of the draft are put on top.
+    async fn head_state_in<'a>(&self, head: &'a mut Head, draft: &Draft) -> Result<&'a mut HeadState> {
+        let is_known = head.state.is_some();
+        let timeline = head.timeline;
+        let state = self.head_state(head).await?;
+        if !is_known {
+            for (number, entry) in draft.entries.iter().enumerate() {
+                if entry.kind == EntryKind::State {
+                    let at = Position { timeline, seq: Seq(draft.first.0 + number as u64) };
+                    let blob = entry.refs.first().and_then(|id| draft.blobs.iter().find(|blob| blob.id == *id));
+                    let decoded = self.codec.decode(at, entry, blob.map(|blob| blob.bytes.as_slice()))?;
+                    if let Some(Body::State(delta)) = decoded.body {
+                        state.state.apply(&delta)?;
+                    }
+                }
+            }
+        }
+        Ok(state)
+    }
+
+    /// Encodes one entry onto the draft.
+    pub(super) fn push(&self, draft: &mut Draft, timeline: TimelineId, body: &Body, refs: Vec<BlobId>) -> Result<()> {
+        let at = Position { timeline, seq: Seq(draft.length) };
+        let encoded = self.codec.encode(at, draft.time, &draft.chain, body)?;
+        let mut entry = encoded.entry;
+        entry.refs.extend(refs);
+        if let Body::Mark(mark) = body {
+            entry.chain = Some(encoded.hash);
+            entry.mac = self.store.inner.keys.marks().map(|key| key.sign(&encoded.hash));
+            draft.marks.push(fold::mark_to_row(&self.codec, at, draft.time, mark));
+        }
+        draft.bytes += (entry.body.len() + entry.text.as_ref().map_or(0, String::len)) as u64;
+        if let Some(blob) = encoded.blob {
+            draft.bytes += blob.bytes.len() as u64;
+            draft.blobs.push(blob);
+        }
+        draft.entries.push(entry);
+        draft.chain = encoded.hash;
+        draft.length += 1;
+        fold::fold(&mut draft.session, draft.time, body);
+        Ok(())
+    }
+
+    /// The batch of a draft: first and last entries and all checksums are set.
+    pub(super) fn finish(&self, head: &Head, draft: &mut Draft, id: BatchId) -> Result<Batch> {
+        if let Some(entry) = draft.entries.first_mut() {
+            entry.batch.get_or_insert(id);
+        }
+        if let Some(entry) = draft.entries.last_mut() {
+            entry.chain = Some(draft.chain);
+        }
+        for (number, entry) in draft.entries.iter_mut().enumerate() {
+            let at = Position { timeline: head.timeline, seq: Seq(draft.first.0 + number as u64) };
+            entry.sum = codec::checksum(at, entry);
+        }
+        Ok(Batch {
+            session: self.session,
+            timeline: head.timeline,
+            expected: draft.first.0,
+            epoch: Some(head.epoch),
+            renew_ms: self.store.inner.lease_ttl_ms,
+            holder: None,
+            open: None,
+            entries: std::mem::take(&mut draft.entries),
+            blobs: std::mem::take(&mut draft.blobs),
+            row: Some(fold::session_to_row(&self.codec, &draft.session)?),
+            marks: std::mem::take(&mut draft.marks),
+            keyframes: std::mem::take(&mut draft.keyframes),
+            rewrite: Rewrite { drop_keyframes: std::mem::take(&mut draft.drop_keyframes), ..Rewrite::default() },
+        })
+    }
+}
