@@ -1,4 +1,5 @@
-//! `milepost-bench`: the parts of the benchmarks, each a subcommand. `scripts/bench` is the way to run them.
+//! `milepost-bench`: the groups of figures and the parts they are made of, each a subcommand. `scripts/bench` is the
+//! way to run the groups.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -6,20 +7,27 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use milepost_bench::bare::BareAppender;
+use milepost_bench::groups::store::{self, Place, Plan};
+use milepost_bench::milepost::{Hand, Milepost};
 use milepost_bench::peers::{LanggraphSqlite, Shape};
 use milepost_bench::plain_sqlite::PlainSqlite;
 use milepost_bench::report::detail;
 use milepost_bench::saver::{Load, save_at_once, save_in_turn};
-use milepost_bench::stats::{Samples, ms};
+use milepost_bench::stats::{Samples, summary};
 use milepost_bench::workload::{SEED, STEPS_L, Workload, fingerprint};
 use milepost_bench::{Error, Result};
 
 const USAGE: &str = "usage: milepost-bench COMMAND [--OPTION VALUE]…
+  store --python PATH [--dir DIR] [--quick]       the figures of the group `store`
+parts of groups, for a closer look or a profiler:
   workload --out FILE [--steps N] [--session N]   write workload L as JSON lines
   bare [--dir DIR] [--appends N]                  4 KiB append + fdatasync
+  save [--dir DIR] [--steps N] [--hand delta] [--text no]   Milepost, one session
+  verify --dir DIR [--times N]                    verify a store that `save --dir DIR --keep` left
   plain-sqlite [--dir DIR] [--sessions N]         SQLite with a connection per session
   peers --python PATH [--dir DIR] [--runs N]      LangGraph's SqliteSaver on workload L
-DIR is where files are written (and removed again): the disk to measure, by default the current directory.";
+DIR is where files are written (and removed again): the disk to measure, by default the current directory.
+Ends with 0 if every figure meets its bar, 1 if any falls short, 2 if something could not run.";
 
 fn main() -> ExitCode {
     match run() {
@@ -36,13 +44,26 @@ fn run() -> Result<ExitCode> {
     let command = args.next().ok_or(USAGE)?;
     let options = Options::parse(args)?;
     match command.as_str() {
+        "store" => return store_group(&options),
         "workload" => write_workload(&options)?,
         "bare" => bare(&options)?,
+        "save" => save(&options)?,
+        "verify" => verify(&options)?,
         "plain-sqlite" => plain_sqlite(&options)?,
         "peers" => peers(&options)?,
         _ => return Err(format!("unknown command `{command}`\n{USAGE}").into()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn store_group(options: &Options) -> Result<ExitCode> {
+    let python = options.path("python").ok_or("store needs --python PATH")?;
+    let plan = if options.flag("quick") { Plan::quick() } else { Plan::full() };
+    let short = store::run(&plan, &Place::new(options.dir(), python))?;
+    if short > 0 {
+        eprintln!("milepost-bench: {short} figure(s) of `store` fell short");
+    }
+    Ok(ExitCode::from(u8::from(short > 0)))
 }
 
 fn write_workload(options: &Options) -> Result<()> {
@@ -51,7 +72,8 @@ fn write_workload(options: &Options) -> Result<()> {
     let workload = Workload::new(SEED, options.number("session", 0)? as u64);
     workload.clone().write_jsonl(steps, &mut BufWriter::new(File::create(&out)?))?;
     let bytes: usize = workload.clone().take(steps).map(|step| step.json_bytes()).sum();
-    detail(format_args!("{} steps, {bytes} bytes of new JSON, fingerprint {}", steps, fingerprint(workload, steps)));
+    let fingerprint = fingerprint(workload, steps);
+    detail(format_args!("{steps} steps, {bytes} bytes of new JSON, fingerprint {fingerprint}"));
     Ok(())
 }
 
@@ -64,6 +86,30 @@ fn bare(options: &Options) -> Result<()> {
     }
     describe("bare 4 KiB append + fdatasync", &samples);
     Ok(())
+}
+
+fn save(options: &Options) -> Result<()> {
+    let scratch = options.scratch()?;
+    let dir = if options.flag("keep") { options.dir() } else { scratch.path().to_owned() };
+    let hand = if options.get("hand") == Some("delta") { Hand::Delta } else { Hand::Whole };
+    let workload = Workload::new(SEED, 0);
+    let mut milepost = Milepost::create(&dir, &workload, options.get("text") != Some("no"), hand)?;
+    let run = save_in_turn(&mut milepost, workload, options.number("steps", STEPS_L)?, None)?;
+    let close = milepost.close()?;
+    describe(&format!("saves by {}", hand.name()), &run.saves);
+    detail(format_args!("total {:.3} s, then close {:.3} s", run.saves.total().as_secs_f64(), close.as_secs_f64()));
+    Ok(())
+}
+
+fn verify(options: &Options) -> Result<()> {
+    milepost_bench::milepost::current_thread()?.block_on(async {
+        let store = milepost_bench::milepost::open(&options.dir(), true).await?;
+        for _ in 0..options.number("times", 1)? {
+            let verified = store.verify().await?;
+            detail(format_args!("{} entries, {} problems", verified.entries, verified.problems.len()));
+        }
+        Ok(store.close().await?)
+    })
 }
 
 fn plain_sqlite(options: &Options) -> Result<()> {
@@ -102,14 +148,13 @@ fn peers(options: &Options) -> Result<()> {
 }
 
 fn describe(what: &str, samples: &Samples) {
-    let [p50, p99, p999, max] = [50.0, 99.0, 99.9, 100.0].map(|p| ms(samples.percentile(p)));
-    detail(format_args!(
-        "{what}: {} times, p50 {p50:.3} ms, p99 {p99:.3}, p99.9 {p999:.3}, max {max:.3}",
-        samples.len()
-    ));
+    detail(format_args!("{what}: {} times, {}", samples.len(), summary(samples)));
 }
 
-/// The `--name value` pairs of the command line.
+/// Options that take no value.
+const FLAGS: [&str; 2] = ["quick", "keep"];
+
+/// The options of the command line: `--name value`, or a flag.
 struct Options(Vec<(String, String)>);
 
 impl Options {
@@ -117,7 +162,10 @@ impl Options {
         let mut pairs = Vec::new();
         while let Some(name) = args.next() {
             let bare = name.strip_prefix("--").ok_or_else(|| format!("unexpected `{name}`\n{USAGE}"))?;
-            let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
+            let value = match FLAGS.contains(&bare) {
+                true => String::new(),
+                false => args.next().ok_or_else(|| format!("{name} needs a value"))?,
+            };
             pairs.push((bare.to_owned(), value));
         }
         Ok(Self(pairs))
@@ -127,18 +175,27 @@ impl Options {
         self.0.iter().rev().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
+    fn flag(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
     fn path(&self, name: &str) -> Option<PathBuf> {
         self.get(name).map(PathBuf::from)
     }
 
     fn number(&self, name: &str, default: usize) -> Result<usize> {
-        self.get(name)
-            .map_or(Ok(default), |value| value.parse().map_err(|e| Error::from(format!("--{name} {value}: {e}"))))
+        self.get(name).map_or(Ok(default), |value| {
+            value.parse().map_err(|e| Error::from(format!("--{name} {value}: {e}")))
+        })
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.path("dir").unwrap_or_else(|| Path::new(".").to_owned())
     }
 
     /// A new directory on the disk to measure, removed when dropped.
     fn scratch(&self) -> Result<tempfile::TempDir> {
-        let dir = self.path("dir").unwrap_or_else(|| Path::new(".").to_owned());
+        let dir = self.dir();
         std::fs::create_dir_all(&dir)?;
         Ok(tempfile::Builder::new().prefix("milepost-bench-").tempdir_in(dir)?)
     }

@@ -62,6 +62,12 @@ impl Samples {
     }
 }
 
+/// The usual percentiles in one line for a person.
+pub fn summary(samples: &Samples) -> String {
+    let [p50, p99, p999, max] = [50.0, 99.0, 99.9, 100.0].map(|percent| ms(samples.percentile(percent)));
+    format!("p50 {p50:.3} ms, p99 {p99:.3}, p99.9 {p999:.3}, max {max:.3}")
+}
+
 /// A duration in milliseconds.
 pub fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3

@@ -117,9 +117,29 @@ impl Iterator for Workload {
 
 /// SplitMix64: small, fast, the same everywhere.
 #[derive(Debug, Clone)]
-struct Rng(u64);
+pub(crate) struct Rng(u64);
 
 impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Bytes that do not compress.
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(count + 8);
+        while out.len() < count {
+            out.extend_from_slice(&self.next().to_le_bytes());
+        }
+        out.truncate(count);
+        out
+    }
+
+    /// Characters of base64, as bytes that do not compress give them.
+    pub(crate) fn base64(&mut self, count: usize) -> String {
+        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        self.bytes(count).into_iter().map(|byte| char::from(ALPHABET[usize::from(byte & 63)])).collect()
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

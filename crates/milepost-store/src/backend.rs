@@ -345,6 +345,18 @@ pub struct Range {
     pub limit: usize,
 }
 
+impl Range {
+    /// All entries of a range, oldest first.
+    pub fn all(timeline: TimelineId, from: Seq, to: Seq) -> Self {
+        Self { timeline, from, to, kinds: Kinds::ALL, channel: None, order: Order::Forward, limit: usize::MAX }
+    }
+
+    /// One entry.
+    pub fn one(at: Position) -> Self {
+        Self::all(at.timeline, at.seq, at.seq.next())
+    }
+}
+
 /// Names a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey {

@@ -17,9 +17,10 @@ use serde_json::{Map, Value, json};
 use super::Store;
 use super::append::Claim;
 use super::fold::{self, event};
-use super::read::{PAGE, encode_keyframe, payload};
+use super::pages::PAGE;
+use super::read::encode_keyframe;
 use super::writer::Changes;
-use crate::backend::{BlobId, Kinds, Order, Range, Timeline};
+use crate::backend::{BlobId, Range, Timeline};
 use crate::codec::{self, Codec};
 use crate::error::{Error, KeyError, Result};
 
@@ -219,27 +220,12 @@ impl Store {
         if dirty && line.length > first.seq.0 && !pinned.contains_key(&first.seq) {
             found.change.keyframes.push(encode_keyframe(codec, first, clean.value(), true)?);
         }
-        let mut from = Seq(line.begins());
-        loop {
-            let range = Range {
-                timeline: line.id,
-                from,
-                to: Seq(line.length),
-                kinds: Kinds::ALL,
-                channel: None,
-                order: Order::Forward,
-                limit: PAGE,
-            };
-            let page = self.inner.backend.read(self.workspace(), range).await?;
-            let full = page.len() == PAGE;
-            if let Some((last, _)) = page.last() {
-                from = last.next();
-            }
-            let blobs = self.payload_blobs(&page).await?;
-            for (seq, entry) in &page {
+        let mut pages = self.pages(Range::all(line.id, first.seq, Seq(line.length)));
+        while let Some(page) = pages.next().await? {
+            for (seq, entry) in &page.entries {
                 let at = Position { timeline: line.id, seq: *seq };
                 codec::check(at, entry)?;
-                let decoded = codec.decode(at, entry, payload(entry, &blobs))?;
+                let decoded = codec.decode(at, entry, page.payload(entry))?;
                 if let Some(whole) = pinned.get(seq) {
                     state = HashedState::new(whole.clone());
                     let mut value = whole.clone();
@@ -302,9 +288,6 @@ impl Store {
                     found.change.rewrite.texts.push(at);
                 }
                 found.change.rewrite.entries.push((at, stored));
-            }
-            if !full {
-                break;
             }
         }
         self.clean_keyframes(codec, line, redactor, found).await

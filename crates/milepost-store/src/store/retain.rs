@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Store;
 use super::append::Claim;
 use super::fold::event;
-use super::read::{PAGE, encode_keyframe, payload};
+use super::read::encode_keyframe;
 use super::writer::{Changes, SessionWriter};
 use crate::backend::{Kinds, MarkFilter, MarkRow, Order, Range, StoredEntry, Timeline};
 use crate::codec;
@@ -168,24 +168,10 @@ impl Store {
         for end in stays {
             let mut deltas = Vec::new();
             let mut bytes = 0u64;
-            let mut next = from;
-            loop {
-                let kinds = Kinds::only(EntryKind::State).and(EntryKind::Mark);
-                let range = Range {
-                    timeline: line.id,
-                    from: next,
-                    to: end.next(),
-                    kinds,
-                    channel: None,
-                    order: Order::Forward,
-                    limit: PAGE,
-                };
-                let page = self.inner.backend.read(self.workspace(), range).await?;
-                let full = page.len() == PAGE;
-                if let Some((last, _)) = page.last() {
-                    next = last.next();
-                }
-                for (seq, entry) in page {
+            let kinds = Kinds::only(EntryKind::State).and(EntryKind::Mark);
+            let mut pages = self.pages(Range { kinds, ..Range::all(line.id, from, end.next()) });
+            while let Some(page) = pages.next().await? {
+                for (seq, entry) in page.entries {
                     let size = stored_bytes(&entry);
                     if entry.kind == EntryKind::State && !codec::is_erased(&entry) {
                         bytes += size;
@@ -194,9 +180,6 @@ impl Store {
                         plan.purged.bytes += size;
                         plan.erase.push((Position { timeline: line.id, seq }, entry));
                     }
-                }
-                if !full {
-                    break;
                 }
             }
             if deltas.len() > 1 {
@@ -219,16 +202,7 @@ impl Store {
         }
         // Marks after the last entry that stays.
         for mark in plan.marks.iter().filter(|mark| mark.at.timeline == line.id && mark.at.seq >= from) {
-            let range = Range {
-                timeline: line.id,
-                from: mark.at.seq,
-                to: mark.at.seq.next(),
-                kinds: Kinds::ALL,
-                channel: None,
-                order: Order::Forward,
-                limit: 1,
-            };
-            for (_, entry) in self.inner.backend.read(self.workspace(), range).await? {
+            for (_, entry) in self.inner.backend.read(self.workspace(), Range::one(mark.at)).await? {
                 plan.purged.bytes += stored_bytes(&entry);
                 plan.erase.push((mark.at, entry));
             }
@@ -310,10 +284,9 @@ impl SessionWriter {
         }
         let codec = store.codec(self.id()).await?;
         let mut change = Changes::default();
-        let with_seq: Vec<_> = plan.erase.iter().map(|(at, entry)| (at.seq, entry.clone())).collect();
-        let blobs = store.payload_blobs(&with_seq).await?;
         for (at, entry) in &plan.erase {
-            let (commitment, _) = codec.commitment_of(*at, entry, payload(entry, &blobs))?;
+            let page = store.page(vec![(at.seq, entry.clone())]).await?;
+            let (commitment, _) = codec.commitment_of(*at, entry, page.payload(entry))?;
             change.rewrite.entries.push((*at, codec.erase(*at, entry, &commitment)));
         }
         change.rewrite.drop_marks = plan.marks.iter().map(|row| row.at).collect();

@@ -3,8 +3,7 @@
 use milepost_model::{EntryKind, Position, Retention, Seq, SessionId};
 
 use super::Store;
-use super::read::{PAGE, payload};
-use crate::backend::{KindUsage, Kinds, Order, Range, SessionUsage};
+use crate::backend::{KindUsage, Range, SessionUsage};
 use crate::error::Result;
 
 /// What a workspace uses.
@@ -72,28 +71,13 @@ impl Store {
         let codec = self.codec(session).await?;
         let mut sum = Compression::default();
         for line in self.inner.backend.timelines(self.workspace(), session).await? {
-            let mut from = Seq(line.begins());
-            loop {
-                let range = Range {
-                    timeline: line.id,
-                    from,
-                    to: Seq(line.length),
-                    kinds: Kinds::ALL,
-                    channel: None,
-                    order: Order::Forward,
-                    limit: PAGE,
-                };
-                let page = self.inner.backend.read(self.workspace(), range).await?;
-                let blobs = self.payload_blobs(&page).await?;
-                for (seq, entry) in &page {
-                    let blob = payload(entry, &blobs);
+            let mut pages = self.pages(Range::all(line.id, Seq(line.begins()), Seq(line.length)));
+            while let Some(page) = pages.next().await? {
+                for (seq, entry) in &page.entries {
+                    let blob = page.payload(entry);
                     let text = entry.text.as_ref().map_or(0, String::len);
                     sum.stored += (entry.body.len() + text + blob.map_or(0, <[u8]>::len)) as u64;
                     sum.plain += codec.plain_len(Position { timeline: line.id, seq: *seq }, entry, blob)?;
-                    from = seq.next();
-                }
-                if page.len() < PAGE {
-                    break;
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Verification: every entry, its checksum, its commitment and its place in the chain; every mark's
 //! state and signature; every blob; and whether the derived rows say what the log says.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use milepost_model::{
     BatchId, Body, EntryKind, Event, Hash, HashedState, Position, Seq, Session, SessionId, TimelineId, Timestamp,
@@ -10,8 +10,7 @@ use serde_json::{Map, Value};
 
 use super::Store;
 use super::fold::{self, event};
-use super::read::{PAGE, payload};
-use crate::backend::{BlobId, Kinds, MarkRow, Order, Range, SessionRow, StoredEntry, Timeline};
+use crate::backend::{MarkRow, Range, SessionRow, StoredEntry, Timeline};
 use crate::codec::{self, Codec};
 use crate::error::{Error, KeyError, Result};
 
@@ -228,24 +227,10 @@ impl Pass<'_> {
         }
         self.folded = (only && line.parent.is_none()).then(|| Session::new(self.session, line.id, Timestamp(0)));
         self.next = line.begins();
-        loop {
-            let range = Range {
-                timeline: line.id,
-                from: Seq(self.next),
-                to: Seq(line.length),
-                kinds: Kinds::ALL,
-                channel: None,
-                order: Order::Forward,
-                limit: PAGE,
-            };
-            let page = self.store.inner.backend.read(self.store.workspace(), range).await?;
-            let full = page.len() == PAGE;
-            let blobs = self.store.payload_blobs(&page).await?;
-            for (seq, entry) in &page {
-                self.entry(Position { timeline: line.id, seq: *seq }, entry, &blobs).await?;
-            }
-            if !full {
-                break;
+        let mut pages = self.store.pages(Range::all(line.id, Seq(self.next), Seq(line.length)));
+        while let Some(page) = pages.next().await? {
+            for (seq, entry) in &page.entries {
+                self.entry(Position { timeline: line.id, seq: *seq }, entry, page.payload(entry)).await?;
             }
         }
         if self.next < line.length {
@@ -275,13 +260,12 @@ impl Pass<'_> {
         self.next = to;
     }
 
-    async fn entry(&mut self, at: Position, entry: &StoredEntry, blobs: &HashMap<BlobId, Vec<u8>>) -> Result<()> {
+    async fn entry(&mut self, at: Position, entry: &StoredEntry, blob: Option<&[u8]>) -> Result<()> {
         if at.seq.0 > self.next {
             self.lost(at.timeline, at.seq.0);
         }
         self.next = at.seq.0 + 1;
         self.report.entries += 1;
-        let blob = payload(entry, blobs);
         let text = entry.text.as_ref().map_or(0, String::len);
         self.report.bytes += (entry.body.len() + text + blob.map_or(0, <[u8]>::len)) as u64;
         let decoded = codec::check(at, entry).and_then(|()| self.codec.decode(at, entry, blob));

@@ -22,6 +22,8 @@ pub enum Fault {
     WriteEio(u64),
     /// This one and all after it.
     WriteEioFrom(u64),
+    /// The WAL is synced as `synchronous=NORMAL` would have it: not by commits.
+    WalNormal,
 }
 
 impl fmt::Display for Fault {
@@ -33,6 +35,7 @@ impl fmt::Display for Fault {
             Self::WriteNoSpaceFrom(n) => write!(f, "write:{n}+"),
             Self::WriteEio(n) => write!(f, "write-eio:{n}"),
             Self::WriteEioFrom(n) => write!(f, "write-eio:{n}+"),
+            Self::WalNormal => write!(f, "wal-normal:1+"),
         }
     }
 }

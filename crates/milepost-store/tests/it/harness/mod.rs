@@ -35,3 +35,4 @@ mod trace;
 
 pub use faults::{Fault, FaultSwitch, recorder_library};
 pub use powercut::{Cut, Image, Recording, Trace, fast_dir, record};
+pub use rng::Rng;

@@ -25,6 +25,8 @@
  *   fsync      a sync of a regular file fails with EIO and does nothing
  *   write      a write or an allocation fails with ENOSPC
  *   write-eio  the same with EIO
+ *   wal-normal (N is not used) what synchronous=NORMAL would do: frames written to a "-wal" file are not synced by the
+ *              commit that wrote them, which is told that they were; its header and its checkpoints are synced
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -57,7 +59,7 @@ struct record {
     uint64_t ino, offset;
 } __attribute__((packed));
 
-enum fault_kind { FAULT_FSYNC, FAULT_WRITE };
+enum fault_kind { FAULT_FSYNC, FAULT_WRITE, FAULT_WAL_NORMAL };
 struct fault {
     enum fault_kind kind;
     int error, onward;
@@ -120,10 +122,12 @@ static const char *below_root(const char *path) {
     return path[root_len] == '/' ? path + root_len + 1 : NULL;
 }
 
-static int is_shared_memory(const char *path) {
-    size_t len = strlen(path);
-    return len >= 4 && strcmp(path + len - 4, "-shm") == 0;
+static int ends_with(const char *path, const char *end) {
+    size_t len = strlen(path), tail = strlen(end);
+    return len >= tail && strcmp(path + len - tail, end) == 0;
 }
+
+static int is_shared_memory(const char *path) { return ends_with(path, "-shm"); }
 
 /* Fills `buf` with where `fd` leads. Returns the part below the recorded directory, or NULL if it is not recorded. */
 static const char *path_of_fd(int fd, char buf[PATH_MAX], struct stat *st) {
@@ -178,6 +182,7 @@ static void parse_faults(const char *spec) {
         if (kind_len == 5 && !strncmp(spec, "fsync", 5)) f.kind = FAULT_FSYNC, f.error = EIO;
         else if (kind_len == 5 && !strncmp(spec, "write", 5)) f.kind = FAULT_WRITE, f.error = ENOSPC;
         else if (kind_len == 9 && !strncmp(spec, "write-eio", 9)) f.kind = FAULT_WRITE, f.error = EIO;
+        else if (kind_len == 10 && !strncmp(spec, "wal-normal", 10)) f.kind = FAULT_WAL_NORMAL;
         else errno = EINVAL, die("unknown fault");
         if (spec[kind_len] != ':') errno = EINVAL, die("a fault needs a number");
         char *end;
@@ -219,6 +224,25 @@ static int fault_for(enum fault_kind kind) {
         if (f->seen == f->nth || (f->onward && f->seen > f->nth)) error = f->error;
     }
     return error;
+}
+
+/* Frames of the WAL were written since its last sync was asked for. */
+static int wal_frames_pending;
+enum { WAL_HEADER_BYTES = 32 };
+
+static void note_wal_write(const char *path, off_t offset) {
+    if (offset >= WAL_HEADER_BYTES && ends_with(path, "-wal")) wal_frames_pending = 1;
+}
+
+/* Whether a sync is one that synchronous=NORMAL leaves out, under the lock: a sync that follows frames is a commit's,
+ * one that follows the header or another sync is not. */
+static int is_left_out(const char *path) {
+    if (!ends_with(path, "-wal")) return 0;
+    int frames = wal_frames_pending;
+    wal_frames_pending = 0;
+    for (int i = 0; i < fault_count; i++)
+        if (faults[i].kind == FAULT_WAL_NORMAL) return frames;
+    return 0;
 }
 
 __attribute__((constructor)) static void start(void) {
@@ -309,7 +333,8 @@ static ssize_t recorded_write(int fd, const void *data, size_t len, off_t offset
         unlock(errno);
         return plain_write(fd, data, len, offset);
     }
-    if (!path_of_fd(fd, buf, &st)) return plain_write(fd, data, len, offset);
+    const char *path = path_of_fd(fd, buf, &st);
+    if (!path) return plain_write(fd, data, len, offset);
 
     lock();
     int error = fault_for(FAULT_WRITE);
@@ -321,6 +346,7 @@ static ssize_t recorded_write(int fd, const void *data, size_t len, off_t offset
             /* Where the bytes went: O_APPEND overrules even pwrite's offset. */
             if (fcntl(fd, F_GETFL) & O_APPEND) offset = fstat(fd, &st) == 0 ? st.st_size - n : 0;
             else if (offset == AT_CURSOR) offset = lseek(fd, 0, SEEK_CUR) - n;
+            note_wal_write(path, offset);
             emit(OP_WRITE, 0, NULL, NULL, st.st_ino, offset, data, n);
         }
     }
@@ -428,6 +454,10 @@ static int recorded_sync(int fd, long number) {
 
     lock();
     int error = is_dir ? 0 : fault_for(FAULT_FSYNC);
+    if (!error && is_left_out(path)) {
+        unlock(0);
+        return 0;
+    }
     uint64_t token = (uint64_t)getpid() << 32 | ++sync_token;
     emit(OP_SYNC_BEGIN, flags, name, NULL, st.st_ino, token, NULL, 0);
     unlock(0);

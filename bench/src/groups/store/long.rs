@@ -1,0 +1,153 @@
+//! A session of 100,000 messages: saves stay as fast as the first, and loading it does not feel its length.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use milepost_model::SessionId;
+use milepost_store::{MarkQuery, MessageQuery, Store};
+
+use super::saves::ENDS;
+use super::{Place, Plan};
+use crate::machine::bytes_in;
+use crate::milepost::{Hand, Milepost, open};
+use crate::report::{Report, detail};
+use crate::saver::save_in_turn;
+use crate::stats::{Samples, median, ms, summary};
+use crate::workload::{SEED, Step, Workload};
+use crate::{Error, Result};
+
+/// Steps that share an append while the long session is built.
+const TOGETHER: usize = 250;
+/// Steps of the session that the long one is compared with: 100 messages.
+const SHORT_STEPS: usize = 50;
+/// Messages that a load reads.
+const LAST: usize = 50;
+
+/// `flat_100k`, `load_100k_ms` and `load_100k_vs_100`.
+pub(super) fn run(plan: &Plan, place: &Place, report: &mut Report) -> Result<()> {
+    let dir = place.scratch()?;
+    let mut long = build(plan, dir.path())?;
+    flat(plan, place, report, &mut long)?;
+    let id = long.milepost.session.id();
+    long.milepost.close()?;
+    detail(format_args!("{:.1} MB on disk", bytes_in(dir.path())? as f64 / 1e6));
+    load(plan, place, report, dir.path(), id)
+}
+
+struct Long {
+    milepost: Milepost,
+    steps: Workload,
+}
+
+impl Long {
+    fn save_in_turn(&mut self, count: usize) -> Result<Samples> {
+        let mut samples = Samples::default();
+        for step in self.steps.by_ref().take(count) {
+            samples.push(timed(&mut self.milepost, step)?);
+        }
+        Ok(samples)
+    }
+}
+
+fn timed(milepost: &mut Milepost, step: Step) -> Result<Duration> {
+    use crate::saver::Saver;
+    let start = Instant::now();
+    milepost.save(step)?;
+    Ok(start.elapsed())
+}
+
+/// The session but for its last steps: its first 100 one by one, the others many to an append.
+fn build(plan: &Plan, dir: &Path) -> Result<Long> {
+    let start = Instant::now();
+    let steps = Workload::new(SEED, 0);
+    let milepost = Milepost::create(dir, &steps, true, Hand::Whole)?;
+    let mut long = Long { milepost, steps };
+    let first = long.save_in_turn(ENDS)?;
+    let mut left = plan.long_steps.saturating_sub(2 * ENDS);
+    while left > 0 {
+        let count = left.min(TOGETHER);
+        let steps: Vec<Step> = long.steps.by_ref().take(count).collect();
+        let Milepost { runtime, session, .. } = &mut long.milepost;
+        runtime.block_on(session.save_together(steps))?;
+        left -= count;
+    }
+    let built_s = start.elapsed().as_secs_f64();
+    let last = long.save_in_turn(ENDS)?;
+    detail(format_args!(
+        "{} messages: first {ENDS} saves p50 {:.3} ms, then {TOGETHER} steps an append ({built_s:.1} s), last {ENDS} saves p50 {:.3} ms",
+        2 * plan.long_steps,
+        first.p50_ms(),
+        last.p50_ms()
+    ));
+    Ok(long)
+}
+
+/// Saves at the end of the long session against the first of a new one, alternating: minutes lie between the first
+/// and the last save of the long one, and the disk may have changed.
+fn flat(plan: &Plan, place: &Place, report: &mut Report, long: &mut Long) -> Result<()> {
+    let mut ratios = Vec::new();
+    for _ in 0..plan.runs {
+        let dir = place.scratch()?;
+        let workload = Workload::new(SEED, 0);
+        let mut new = Milepost::create(dir.path(), &workload, true, Hand::Whole)?;
+        let first = save_in_turn(&mut new, workload, ENDS, None)?.saves;
+        let last = long.save_in_turn(ENDS)?;
+        new.close()?;
+        detail(format_args!("first {ENDS} saves of a new session: {}; next {ENDS} of the long one: {}", summary(&first), summary(&last)));
+        ratios.push(last.p50_ms() / first.p50_ms());
+    }
+    report.at_most("flat_100k", median(&ratios), 1.3);
+    Ok(())
+}
+
+/// Loads the long session and a short one in turn. Between rounds each grows by a few steps, so that the distance to
+/// the state's last keyframe is not one lucky number.
+fn load(plan: &Plan, place: &Place, report: &mut Report, long_dir: &Path, long_id: SessionId) -> Result<()> {
+    const SHORT_SESSIONS: usize = 8;
+    let dir = place.scratch()?;
+    let runtime = crate::milepost::current_thread()?;
+    let mut shorts = Vec::new();
+    let short_dir = dir.path();
+    for number in 0..SHORT_SESSIONS {
+        let sub = short_dir.join(number.to_string());
+        std::fs::create_dir(&sub)?;
+        let workload = Workload::new(SEED, number as u64);
+        let mut milepost = Milepost::create(&sub, &workload, true, Hand::Whole)?;
+        save_in_turn(&mut milepost, workload, SHORT_STEPS, None)?;
+        let id = milepost.session.id();
+        milepost.close()?;
+        shorts.push((sub, id));
+    }
+    runtime.block_on(async {
+        let long = open(long_dir, true).await?;
+        let cold = load_once(&long, long_id).await?;
+        let (mut long_samples, mut short_samples) = (Samples::default(), Samples::default());
+        for (sub, id) in &shorts {
+            let short = open(sub, true).await?;
+            load_once(&short, *id).await?;
+            for _ in 0..plan.loads.div_ceil(SHORT_SESSIONS) {
+                long_samples.push(load_once(&long, long_id).await?);
+                short_samples.push(load_once(&short, *id).await?);
+            }
+            short.close().await?;
+        }
+        long.close().await?;
+        detail(format_args!("load of {} messages: first {:.3} ms, then {}", 2 * plan.long_steps, ms(cold), summary(&long_samples)));
+        detail(format_args!("load of {} messages: {}", 2 * SHORT_STEPS, summary(&short_samples)));
+        report.at_most("load_100k_ms", long_samples.p50_ms(), 5.0);
+        report.at_most("load_100k_vs_100", long_samples.p50_ms() / short_samples.p50_ms(), 1.5);
+        Ok::<_, Error>(())
+    })
+}
+
+/// The newest checkpoint's state and the last messages.
+async fn load_once(store: &Store, session: SessionId) -> Result<Duration> {
+    let start = Instant::now();
+    let loaded = store.load_latest(session, &MarkQuery::default()).await?;
+    let messages = store.messages(session, &MessageQuery { last: Some(LAST), ..MessageQuery::default() }).await?;
+    let took = start.elapsed();
+    if messages.len() != LAST || loaded.state.as_map().is_empty() {
+        return Err(format!("{} messages and {} sections came back", messages.len(), loaded.state.as_map().len()).into());
+    }
+    Ok(took)
+}

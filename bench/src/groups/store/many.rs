@@ -1,0 +1,48 @@
+//! Many sessions saving at once, against SQLite as one would use it without Milepost.
+
+use super::{Place, Plan};
+use crate::milepost::{self, Hand};
+use crate::plain_sqlite::PlainSqlite;
+use crate::report::{Report, detail};
+use crate::saver::{Throughput, save_at_once};
+use crate::stats::{median, summary};
+use crate::workload::SEED;
+use crate::Result;
+
+/// `many_saves_per_s`: durable saves a second over those of a connection per session. `many_p999_wait`: how long the
+/// unlucky wait, in median waits.
+pub(super) fn run(plan: &Plan, place: &Place, report: &mut Report) -> Result<()> {
+    let (mut rates, mut waits) = (Vec::new(), Vec::new());
+    for _ in 0..plan.load_pairs {
+        let theirs = plain(plan, place)?;
+        let ours = milepost(plan, place, Hand::Whole)?;
+        rates.push(ours.saves_per_s / theirs.saves_per_s);
+        waits.push(ours.waits.percentile(99.9).as_secs_f64() / ours.waits.p50().as_secs_f64());
+        describe(plan, "plain SQLite", &theirs);
+        describe(plan, "milepost", &ours);
+    }
+    report.at_least("many_saves_per_s", median(&rates), 2.5);
+    report.at_most("many_p999_wait", median(&waits), 10.0);
+    describe(plan, "milepost with the delta handed over", &milepost(plan, place, Hand::Delta)?);
+    Ok(())
+}
+
+fn plain(plan: &Plan, place: &Place) -> Result<Throughput> {
+    let dir = place.scratch()?;
+    let database = PlainSqlite::create(dir.path())?;
+    save_at_once(plan.load, SEED, |number| database.session(number))
+}
+
+fn milepost(plan: &Plan, place: &Place, hand: Hand) -> Result<Throughput> {
+    let dir = place.scratch()?;
+    milepost::save_at_once(plan.load, SEED, dir.path(), hand)
+}
+
+fn describe(plan: &Plan, who: &str, run: &Throughput) {
+    detail(format_args!(
+        "{} sessions at once, {who}: {:.0} saves/s, wait {}",
+        plan.load.sessions,
+        run.saves_per_s,
+        summary(&run.waits)
+    ));
+}

@@ -1,0 +1,97 @@
+//! How fast everything stored is verified, by one core.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use milepost_model::{Block, Message, Role};
+use milepost_store::{Append, NewSession, Store};
+use serde_json::{Map, json};
+
+use super::{Place, Plan, disk};
+use crate::Result;
+use crate::machine::{bytes_in, cpu_time};
+use crate::milepost::{claim, current_thread, open};
+use crate::report::{Report, detail};
+use crate::stats::{median, ms};
+use crate::workload::{Rng, SEED};
+
+const PAYLOAD_BYTES: usize = 64 << 10;
+const VERIFICATIONS: usize = 5;
+
+/// `verify_mb_s` on workload L and `verify_64k_mb_s` on payloads of 64 KiB.
+pub(super) fn run(plan: &Plan, place: &Place, report: &mut Report) -> Result<()> {
+    let dir = place.scratch()?;
+    disk::save_workload(plan, dir.path(), true)?;
+    report.at_least("verify_mb_s", rate_mb_s("workload L", dir.path())?, 100.0);
+
+    let dir = place.scratch()?;
+    current_thread()?.block_on(save_pictures(plan.payloads, dir.path()))?;
+    report.at_least("verify_64k_mb_s", rate_mb_s("pictures of 64 KiB in base64", dir.path())?, 500.0);
+
+    let dir = place.scratch()?;
+    current_thread()?.block_on(save_chunks(plan.payloads, dir.path()))?;
+    detail(format_args!("for file chunks of 64 KiB: {:.0} MB/s", rate_mb_s("file chunks", dir.path())?));
+    Ok(())
+}
+
+/// Stored bytes a second of one core: the median of a few verifications of the store in `dir`.
+fn rate_mb_s(what: &str, dir: &Path) -> Result<f64> {
+    let bytes = bytes_in(dir)?;
+    let mut took = Vec::new();
+    current_thread()?.block_on(async {
+        let store = open(dir, true).await?;
+        for _ in 0..VERIFICATIONS {
+            took.push(verify_once(&store).await?);
+        }
+        store.close().await?;
+        Ok::<_, crate::Error>(())
+    })?;
+    let all: Vec<String> = took.iter().map(|took| format!("{:.1}", ms(*took))).collect();
+    detail(format_args!("verifying {what}, {:.2} MB, took {} ms", bytes as f64 / 1e6, all.join(", ")));
+    let rates: Vec<f64> = took.iter().map(|took| bytes as f64 / 1e6 / took.as_secs_f64()).collect();
+    Ok(median(&rates))
+}
+
+/// How long it took, or all cores together where more than one was at work.
+async fn verify_once(store: &Store) -> Result<Duration> {
+    let (start, cpu) = (Instant::now(), cpu_time());
+    let verified = store.verify().await?;
+    let took = start.elapsed();
+    let cpu = cpu_time().zip(cpu).map_or(took, |(after, before)| after.saturating_sub(before));
+    match verified.problems.first() {
+        Some(problem) => Err(format!("a store that nobody damaged has a problem: {}", problem.what).into()),
+        None => Ok(took.max(cpu)),
+    }
+}
+
+/// Messages that each hold a picture, as base64 of bytes that do not compress.
+async fn save_pictures(count: usize, dir: &Path) -> Result<()> {
+    const TOGETHER: usize = 16;
+    let mut rng = Rng::new(SEED);
+    let store = open(dir, true).await?;
+    let writer = store.create(NewSession::default(), &claim()).await?;
+    for first in (0..count).step_by(TOGETHER) {
+        let mut append = Append::new();
+        for _ in first..count.min(first + TOGETHER) {
+            let source = json!({"type": "base64", "media_type": "image/png", "data": rng.base64(PAYLOAD_BYTES)});
+            append = append.message(Message::blocks(Role::User, vec![Block::Image { source, extra: Map::new() }]));
+        }
+        writer.append(append).await?;
+    }
+    writer.release().await?;
+    Ok(store.close().await?)
+}
+
+/// Events that each name a chunk of a file.
+async fn save_chunks(count: usize, dir: &Path) -> Result<()> {
+    let mut rng = Rng::new(SEED);
+    let store = open(dir, true).await?;
+    let writer = store.create(NewSession::default(), &claim()).await?;
+    for number in 0..count {
+        let blob = writer.put_blob(&rng.bytes(PAYLOAD_BYTES)).await?;
+        let event = milepost_model::Event::new("chunk", json!({ "number": number }));
+        writer.append(Append::new().event_with(event, vec![blob])).await?;
+    }
+    writer.release().await?;
+    Ok(store.close().await?)
+}
