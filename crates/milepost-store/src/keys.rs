@@ -335,7 +335,7 @@ impl Keys {
     ) -> Result<Record> {
         let commit = random(source);
         let value = match &options.master {
-            None => WorkspaceRecord { version: RECORD_VERSION, commit: BASE64.encode(&*commit), encryption: None },
+            None => WorkspaceRecord { version: RECORD_VERSION, commit: BASE64.encode(*commit), encryption: None },
             Some(master) => {
                 let data = vec![(1, random(source))];
                 Self::record_of(workspace, source, master, &data, &commit)?

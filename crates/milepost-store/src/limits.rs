@@ -59,7 +59,7 @@ pub(crate) fn check_size(what: &str, size: usize, limit: &'static str, max: u64)
 /// Checks a short text that a person gave: a title, a label, a record's key.
 pub(crate) fn check_name(what: &str, name: &str, limit: &'static str, max: u64) -> Result<()> {
     check_size(what, name.len(), limit, max)?;
-    if let Some(at) = name.find(|c: char| c == '\0') {
+    if let Some(at) = name.find('\0') {
         return Err(Error::invalid(what, format!("it has a NUL character at byte {at}: remove it")));
     }
     Ok(())

@@ -7,6 +7,7 @@ mod readers;
 mod rows;
 mod schema;
 mod text;
+mod wal;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -31,11 +32,13 @@ pub struct SqliteOptions {
     pub text_index: bool,
     /// Appends waiting for the writer; a further one waits for a place.
     pub queue: usize,
+    /// Open a store whose write-ahead log is damaged, without what lies after the damage.
+    pub accept_damage: bool,
 }
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { text_index: true, queue: 1024 }
+        Self { text_index: true, queue: 1024, accept_damage: false }
     }
 }
 
@@ -51,6 +54,7 @@ pub struct SqliteBackend {
 impl SqliteBackend {
     /// Opens the store in this file, or makes it.
     pub fn open(path: &Path, options: &SqliteOptions, source: Source) -> Result<Self> {
+        check_wal(path, options.accept_damage)?;
         let connection = schema::connect(path, Mode::Write)?;
         schema::prepare(&connection, path, options.text_index)?;
         let text = schema::has_text_index(&connection)?;
@@ -243,6 +247,33 @@ impl Backend for SqliteBackend {
         self.readers.close();
         self.writer.close().await
     }
+}
+
+/// Refuses a store whose write-ahead log lost acknowledged entries, unless that was accepted; then
+/// the log is kept beside it.
+fn check_wal(path: &Path, accept_damage: bool) -> Result<()> {
+    let failed = |error: std::io::Error| Error::Io {
+        what: format!("reading the log of {}", path.display()),
+        why: error.to_string(),
+    };
+    let Some(damage) = wal::inspect(path).map_err(failed)? else { return Ok(()) };
+    let log = wal::wal_path(path);
+    if accept_damage {
+        let mut kept = log.clone().into_os_string();
+        kept.push(".damaged");
+        std::fs::copy(&log, &kept).map_err(failed)?;
+        return sync_file(Path::new(&kept));
+    }
+    Err(Error::Corrupt {
+        what: log.display().to_string(),
+        why: format!(
+            "frame {} is not what was written, and {} acknowledged transactions lie after it; \
+             restore a backup, or open with accept_damage to go on without them (the log is then kept as {}.damaged)",
+            damage.frame,
+            damage.transactions,
+            log.display()
+        ),
+    })
 }
 
 /// A copy is a backup only once it is on the disk, and so is its name.

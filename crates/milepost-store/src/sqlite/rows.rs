@@ -540,7 +540,7 @@ pub(super) fn check(db: &Connection) -> Result<Vec<String>> {
         .map_err(fail("checking the database file"))?;
     found.retain(|line| line != "ok");
     found.iter_mut().for_each(|line| {
-        *line = format!("the database file is damaged: {line}; restore a backup, or salvage what is whole")
+        *line = format!("the database file is damaged: {line}; restore a backup, or salvage what is whole");
     });
     let orphans = [
         ("entries", "SELECT count(*) FROM entries WHERE id >> 32 NOT IN (SELECT no FROM timelines)"),

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -195,10 +195,7 @@ impl Thread {
                     }
                 }
                 if group.len() < GROUP_MAX {
-                    next = match receiver.try_recv() {
-                        Ok(order) => Some(order),
-                        Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-                    };
+                    next = receiver.try_recv().ok();
                 }
             }
             self.commit(group);

@@ -362,7 +362,7 @@ impl SessionWriter {
         known.keyframes.push_back(at);
         if known.keyframes.len() > 2 {
             let old = known.keyframes.pop_front();
-            if (known.made - 2) % KEYFRAME_KEEP_EVERY != 0 {
+            if !(known.made - 2).is_multiple_of(KEYFRAME_KEEP_EVERY) {
                 draft.drop_keyframes.extend(old);
             }
         }

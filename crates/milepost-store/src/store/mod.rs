@@ -62,6 +62,8 @@ pub struct Options {
     pub source: Option<Source>,
     /// Whether a new SQLite store gets a text index.
     pub text_index: bool,
+    /// Open a store whose write-ahead log is damaged, without what lies after the damage.
+    pub accept_damage: bool,
 }
 
 impl Default for Options {
@@ -74,6 +76,7 @@ impl Default for Options {
             blob_grace_ms: 3_600_000,
             source: None,
             text_index: true,
+            accept_damage: false,
         }
     }
 }
@@ -342,6 +345,7 @@ impl Store {
     }
 }
 
+#[cfg_attr(not(feature = "sqlite"), expect(unused_variables, reason = "only a file has options"))]
 fn open_backend(url: &str, options: &Options, source: &Source) -> Result<Arc<dyn Backend>> {
     match url.split_once(':') {
         #[cfg(feature = "sqlite")]
@@ -350,15 +354,14 @@ fn open_backend(url: &str, options: &Options, source: &Source) -> Result<Arc<dyn
             if path.is_empty() {
                 return Err(Error::invalid(url, "it names no file: use sqlite:PATH"));
             }
-            let mut sqlite = crate::sqlite::SqliteOptions::default();
-            sqlite.text_index = options.text_index && options.keys.master.is_none();
-            sqlite.queue = options.limits.max_queue;
+            let sqlite = crate::sqlite::SqliteOptions {
+                text_index: options.text_index && options.keys.master.is_none(),
+                queue: options.limits.max_queue,
+                accept_damage: options.accept_damage,
+            };
             Ok(Arc::new(crate::sqlite::SqliteBackend::open(Path::new(path), &sqlite, source.clone())?))
         }
-        Some(("memory", _)) => {
-            let _ = options;
-            Ok(Arc::new(crate::memory::MemoryBackend::new(source.clone())))
-        }
+        Some(("memory", _)) => Ok(Arc::new(crate::memory::MemoryBackend::new(source.clone()))),
         _ => Err(Error::invalid(url, "it is not a store: use sqlite:PATH or memory:")),
     }
 }

@@ -26,7 +26,9 @@ use crate::error::{Error, KeyError, Result};
 
 /// What to look for: given a text, the text without the secret, or none when it has none.
 #[derive(Clone)]
-pub struct Redactor(Arc<dyn Fn(&str) -> Option<String> + Send + Sync>);
+pub struct Redactor(Arc<Find>);
+
+type Find = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 impl std::fmt::Debug for Redactor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

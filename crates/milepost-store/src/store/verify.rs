@@ -281,10 +281,10 @@ impl Pass<'_> {
             }
         };
         self.chain(at, entry, &decoded.commitment);
-        if let Some(batch) = entry.batch {
-            if !self.batches.insert(batch) {
-                self.problem(at, format!("batch {batch} was stored twice"));
-            }
+        if let Some(batch) = entry.batch
+            && !self.batches.insert(batch)
+        {
+            self.problem(at, format!("batch {batch} was stored twice"));
         }
         if let Some(commitment) = decoded.replacement {
             self.replaced.push((at, commitment));
@@ -295,10 +295,10 @@ impl Pass<'_> {
 
     fn chain(&mut self, at: Position, entry: &StoredEntry, commitment: &Hash) {
         let computed = self.chain.map(|previous| codec::chain(&previous, at, entry, commitment));
-        if let (Some(computed), Some(stored)) = (computed, entry.chain) {
-            if computed != stored {
-                self.problem(at, "the chain is broken: this entry or one before it is not what was written");
-            }
+        if let (Some(computed), Some(stored)) = (computed, entry.chain)
+            && computed != stored
+        {
+            self.problem(at, "the chain is broken: this entry or one before it is not what was written");
         }
         self.chain = entry.chain.or(computed);
     }

@@ -62,6 +62,9 @@ fn nothing_acknowledged_is_lost_by_kills() {
         }
     }
     acks += told.acks.len();
-    println!("{kills} kills, {acks} acknowledged appends, {verified} full verifications, none lost, in {:?}", begun.elapsed());
+    println!(
+        "{kills} kills, {acks} acknowledged appends, {verified} full verifications, none lost, in {:?}",
+        begun.elapsed()
+    );
     assert!(acks > kills as usize, "{acks} acknowledgements are too few to prove anything");
 }

@@ -134,9 +134,15 @@ fn the_harness_catches_synchronous_normal() {
     assert!(trace.status().success());
     let broken = cut(&room, &mut trace, 300, 3);
     report("synchronous=NORMAL", &trace, 300, begun);
-    let lost = broken.iter().filter(|(_, why, _)| why.starts_with("LOST") || why.starts_with("UNREADABLE tml_")).count();
-    println!("synchronous=NORMAL: {} of 300 images lost acknowledged entries, for example: {:?}", broken.len(), broken.first());
+    let lost =
+        broken.iter().filter(|(_, why, _)| why.starts_with("LOST") || why.starts_with("UNREADABLE tml_")).count();
+    println!(
+        "synchronous=NORMAL: {} of 300 images lost acknowledged entries, for example: {:?}",
+        broken.len(),
+        broken.first()
+    );
     assert!(lost > 20, "{lost} images lost something: the harness would not notice a missing sync");
-    let corrupt: Vec<_> = broken.iter().filter(|(_, why, _)| why.starts_with("DAMAGED") || why.contains("malformed")).collect();
+    let corrupt: Vec<_> =
+        broken.iter().filter(|(_, why, _)| why.starts_with("DAMAGED") || why.contains("malformed")).collect();
     assert!(corrupt.is_empty(), "{corrupt:?}");
 }
