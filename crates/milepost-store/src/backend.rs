@@ -260,6 +260,13 @@ pub struct Lease {
     pub until: Timestamp,
 }
 
+impl Lease {
+    /// The lease of a session whose lease was lost: nobody holds it, and its epoch is above any that was given out.
+    pub fn lost(now: Timestamp) -> Self {
+        Self { epoch: Epoch(now.0.max(0) as u64), owner: None, holder: String::new(), until: now }
+    }
+}
+
 /// What to do with a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseAction {
@@ -622,6 +629,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn timelines(&self, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>>;
     /// Timelines of any session that continue from one of this session's: (child, position).
     async fn children(&self, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>>;
+    /// Every session that has a timeline, whatever the derived list says.
+    async fn session_ids(&self, workspace: &WorkspaceId) -> Result<Vec<SessionId>>;
     /// Takes, renews or releases a lease, by the store's clock.
     async fn lease(&self, workspace: &WorkspaceId, session: SessionId, action: LeaseAction) -> Result<Lease>;
     /// Removes a session with all its timelines and derived rows. Refused when a branch begins in it.
@@ -670,7 +679,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn keyframes(&self, workspace: &WorkspaceId, timeline: TimelineId) -> Result<Vec<(Seq, bool)>>;
     /// Searches message texts; none when there is no text index.
     async fn search(&self, workspace: &WorkspaceId, query: TextQuery) -> Result<Option<Vec<TextHit>>>;
-    /// Puts a session's derived rows in place of those that are there. Its texts are indexed anew.
+    /// Puts a session's derived rows in place of those that are there, or makes them when they are lost (then
+    /// with [`Lease::lost`]). Its texts are indexed anew.
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()>;
     /// What uses the space.
     async fn usage(&self, workspace: &WorkspaceId) -> Result<Usage>;

@@ -355,6 +355,13 @@ impl Backend for MemoryBackend {
         self.with(workspace, |w| Ok(w.children(session)))
     }
 
+    async fn session_ids(&self, workspace: &WorkspaceId) -> Result<Vec<SessionId>> {
+        self.with(workspace, |w| {
+            let ids: BTreeSet<SessionId> = w.timelines.values().map(|line| line.session).collect();
+            Ok(ids.into_iter().collect())
+        })
+    }
+
     async fn lease(&self, workspace: &WorkspaceId, session: SessionId, action: LeaseAction) -> Result<Lease> {
         let now = self.source.now();
         self.with(workspace, |w| w.lease(session, action, now))
@@ -514,6 +521,7 @@ impl Backend for MemoryBackend {
     }
 
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {
+        let now = self.source.now();
         self.with(workspace, |w| {
             let id = row.id;
             let own: BTreeSet<TimelineId> =
@@ -521,7 +529,11 @@ impl Backend for MemoryBackend {
             let length = w.main_head(id).and_then(|head| w.timelines.get(&head)).map_or(0, TimelineState::length);
             w.marks.retain(|at, _| !own.contains(&at.timeline));
             w.marks.extend(marks.into_iter().map(|row| (row.at, row)));
+            let is_lost = !w.sessions.contains_key(&id);
             w.note(id, Some(row), None, length, Timestamp(0));
+            if let (true, Some(state)) = (is_lost, w.sessions.get_mut(&id)) {
+                state.lease = Lease::lost(now);
+            }
             Ok(())
         })
     }

@@ -98,7 +98,7 @@ pub(super) fn by_table(dir: &Path) -> Result<()> {
 /// What one deletion did.
 struct Deletion {
     took_ms: f64,
-    /// Free bytes over the bytes that the session had.
+    /// Bytes that became free over the bytes that the session added to an empty store, its texts' index included.
     freed: f64,
     /// Bytes of the file with the workload saved again over those before.
     again: f64,
@@ -109,7 +109,7 @@ pub(super) fn delete(plan: &Plan, place: &Place, report: &mut Report) -> Result<
     let runs: Vec<Deletion> = (0..plan.runs).map(|_| delete_once(plan, place)).collect::<Result<_>>()?;
     for run in &runs {
         detail(format_args!(
-            "deleting the session took {:.1} ms, freed {:.2} of its bytes; saved again the file is {:.3} of what it was",
+            "deleting the session took {:.1} ms, freed {:.3} of its bytes; saved again the file is {:.3} of what it was",
             run.took_ms, run.freed, run.again
         ));
     }
@@ -122,19 +122,29 @@ pub(super) fn delete(plan: &Plan, place: &Place, report: &mut Report) -> Result<
 
 fn delete_once(plan: &Plan, place: &Place) -> Result<Deletion> {
     let dir = place.scratch()?;
+    let runtime = current_thread()?;
+    let empty = runtime.block_on(async {
+        let store = open(dir.path(), true).await?;
+        let used = used_bytes(&store.stats().await?);
+        store.close().await?;
+        Ok::<_, crate::Error>(used)
+    })?;
     let session = save_workload(plan, dir.path(), true)?;
     let before = bytes_in(dir.path())?;
-    let (took_ms, freed) = current_thread()?.block_on(async {
+    let (took_ms, freed) = runtime.block_on(async {
         let store = open(dir.path(), true).await?;
-        let stats = store.stats().await?;
-        let own: u64 = stats.sessions.iter().filter(|usage| usage.session == session).map(Stats::session_bytes).sum();
+        let full = used_bytes(&store.stats().await?);
         let start = Instant::now();
         store.delete(session, DeleteMode::Refuse, &claim(), false).await?;
         let took_ms = ms(start.elapsed());
-        let free = store.stats().await?.free_bytes - stats.free_bytes;
+        let left = used_bytes(&store.stats().await?);
         store.close().await?;
-        Ok::<_, crate::Error>((took_ms, free as f64 / own as f64))
+        Ok::<_, crate::Error>((took_ms, (full - left) as f64 / (full - empty) as f64))
     })?;
     save_workload(plan, dir.path(), true)?;
     Ok(Deletion { took_ms, freed, again: bytes_in(dir.path())? as f64 / before as f64 })
+}
+
+fn used_bytes(stats: &Stats) -> u64 {
+    stats.total_bytes - stats.free_bytes
 }

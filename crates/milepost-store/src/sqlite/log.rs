@@ -2,7 +2,7 @@
 
 use milepost_model::{EntryKind, Epoch, Hash, Position, Seq, SessionId, TimelineId, Timestamp, WorkspaceId};
 use rusqlite::types::Value as Sql;
-use rusqlite::{Connection, OptionalExtension, Row, named_params, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::rows::{self, read_session_row, session_columns};
 use super::schema::fail;
@@ -38,15 +38,14 @@ pub(super) fn seq_of(key: i64) -> Seq {
 pub(super) struct TimelineRow {
     pub no: i64,
     pub id: TimelineId,
-    session_no: i64,
     session: SessionId,
     parent: Option<Position>,
     head: Option<String>,
 }
 
 const TIMELINE: &str = "
-SELECT t.no, t.id, t.session, s.id, p.id, t.parent_seq, t.head
-FROM timelines t JOIN sessions s ON s.no = t.session LEFT JOIN timelines p ON p.no = t.parent ";
+SELECT t.no, t.id, t.session, p.id, t.parent_seq, t.head
+FROM timelines t LEFT JOIN timelines p ON p.no = t.parent ";
 
 pub(super) fn parse<T: std::str::FromStr>(text: &str, column: usize) -> rusqlite::Result<T>
 where
@@ -58,31 +57,31 @@ where
 }
 
 fn read_timeline(row: &Row<'_>) -> rusqlite::Result<TimelineRow> {
-    let parent: Option<String> = row.get(4)?;
-    let parent_seq: Option<i64> = row.get(5)?;
+    let parent: Option<String> = row.get(3)?;
+    let parent_seq: Option<i64> = row.get(4)?;
     Ok(TimelineRow {
         no: row.get(0)?,
         id: parse(&row.get::<_, String>(1)?, 1)?,
-        session_no: row.get(2)?,
-        session: parse(&row.get::<_, String>(3)?, 3)?,
+        session: parse(&row.get::<_, String>(2)?, 2)?,
         parent: match (parent, parent_seq) {
-            (Some(id), Some(seq)) => Some(Position { timeline: parse(&id, 4)?, seq: Seq(seq as u64) }),
+            (Some(id), Some(seq)) => Some(Position { timeline: parse(&id, 3)?, seq: Seq(seq as u64) }),
             _ => None,
         },
-        head: row.get(6)?,
+        head: row.get(5)?,
     })
 }
 
 impl TimelineRow {
     pub fn find(db: &Connection, workspace: &WorkspaceId, id: TimelineId) -> Result<Option<Self>> {
-        db.prepare_cached(&format!("{TIMELINE} WHERE t.id = ?1 AND s.workspace = ?2"))
+        db.prepare_cached(&format!("{TIMELINE} WHERE t.id = ?1 AND t.workspace = ?2"))
             .and_then(|mut s| s.query_row(params![id.to_string(), workspace.as_str()], read_timeline).optional())
             .map_err(fail("finding a timeline"))
     }
 
-    fn list(db: &Connection, condition: &str, parameter: i64) -> Result<Vec<Self>> {
+    /// The timelines of a session, or those that fit a condition on `?1` (workspace) and `?2` (session).
+    fn list(db: &Connection, workspace: &WorkspaceId, session: SessionId, condition: &str) -> Result<Vec<Self>> {
         db.prepare_cached(&format!("{TIMELINE} WHERE {condition} ORDER BY t.id"))
-            .and_then(|mut s| s.query_map([parameter], read_timeline)?.collect())
+            .and_then(|mut s| s.query_map(params![workspace.as_str(), session.to_string()], read_timeline)?.collect())
             .map_err(fail("listing timelines"))
     }
 
@@ -164,7 +163,7 @@ pub(super) fn append(db: &Connection, workspace: &WorkspaceId, batch: &Batch, no
             }
             open_timeline(db, workspace, batch, open, session.map(|s| s.no), until)?
         }
-        (None, Some(line), Some(session)) if line.session_no == session.no => {
+        (None, Some(line), Some(session)) if line.session == batch.session => {
             check_growth(db, &line, batch)?;
             (line.no, session.no)
         }
@@ -272,25 +271,29 @@ fn open_timeline(
         (None, None) => return Err(Error::not_found("session", batch.session)),
     };
     let holder: Option<String> = db
-        .prepare_cached("SELECT id FROM timelines WHERE session = ?1 AND head = ?2")
-        .and_then(|mut s| s.query_row(params![session_no, open.head], |row| row.get(0)).optional())
+        .prepare_cached("SELECT id FROM timelines WHERE workspace = ?1 AND session = ?2 AND head = ?3")
+        .and_then(|mut s| {
+            s.query_row(params![workspace.as_str(), batch.session.to_string(), open.head], |row| row.get(0)).optional()
+        })
         .map_err(&failed)?;
     match (holder, open.replaces) {
         (None, None) => {}
         (Some(holder), Some(old)) if holder == old.to_string() => {
-            db.prepare_cached("UPDATE timelines SET head = NULL WHERE id = ?1")
-                .and_then(|mut s| s.execute([holder]))
+            db.prepare_cached("UPDATE timelines SET head = NULL WHERE workspace = ?1 AND id = ?2")
+                .and_then(|mut s| s.execute(params![workspace.as_str(), holder]))
                 .map_err(&failed)?;
         }
         (Some(_), None) => return Err(Conflict::Exists { what: "session", id: batch.session.to_string() }.into()),
         (_, Some(old)) => return Err(Conflict::NotHead { timeline: old }.into()),
     }
     db.prepare_cached(
-        "INSERT INTO timelines (id, session, parent, parent_seq, head, indexed) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT INTO timelines (workspace, id, session, parent, parent_seq, head, indexed)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )
     .and_then(|mut s| {
         let (parent, parent_seq) = parent.unzip();
-        s.execute(params![batch.timeline.to_string(), session_no, parent, parent_seq, open.head, begins as i64])
+        let (timeline, session) = (batch.timeline.to_string(), batch.session.to_string());
+        s.execute(params![workspace.as_str(), timeline, session, parent, parent_seq, open.head, begins as i64])
     })
     .map_err(&failed)?;
     Ok((db.last_insert_rowid(), session_no))
@@ -430,28 +433,23 @@ fn rewrite(db: &Connection, workspace: &WorkspaceId, rewrite: &Rewrite) -> Resul
 
 pub(super) fn session(db: &Connection, workspace: &WorkspaceId, id: SessionId) -> Result<Option<SessionHead>> {
     let failed = fail("reading a session");
-    let columns = session_columns();
+    let (columns, key) = (session_columns(), [workspace.as_str(), &id.to_string()]);
     let found = db
         .prepare_cached(&format!(
-            "SELECT {columns}, no, length, epoch, owner, holder, lease_until FROM sessions WHERE workspace = ?1 AND id = ?2"
+            "SELECT {columns}, length, epoch, owner, holder, lease_until FROM sessions WHERE workspace = ?1 AND id = ?2"
         ))
         .and_then(|mut s| {
-            s.query_row(params![workspace.as_str(), id.to_string()], |row| {
+            s.query_row(key, |row| {
                 let next = rows::SESSION_COLUMNS;
-                Ok((
-                    read_session_row(row)?,
-                    row.get::<_, i64>(next)?,
-                    row.get::<_, i64>(next + 1)? as u64,
-                    read_lease(row, next + 2)?,
-                ))
+                Ok((read_session_row(row)?, row.get::<_, i64>(next)? as u64, read_lease(row, next + 1)?))
             })
             .optional()
         })
         .map_err(&failed)?;
-    let Some((row, no, noted_length, lease)) = found else { return Ok(None) };
+    let Some((row, noted_length, lease)) = found else { return Ok(None) };
     let line = db
-        .prepare_cached(&format!("{TIMELINE} WHERE t.session = :no AND t.head = :head"))
-        .and_then(|mut s| s.query_row(named_params! {":no": no, ":head": MAIN_HEAD}, read_timeline).optional())
+        .prepare_cached(&format!("{TIMELINE} WHERE {OWN} AND t.head = '{MAIN_HEAD}'"))
+        .and_then(|mut s| s.query_row(key, read_timeline).optional())
         .map_err(&failed)?
         .ok_or_else(|| Error::corrupt(format!("session {id}"), "it has no head"))?;
     Ok(Some(SessionHead { row, timeline: line.info(db)?, noted_length, lease }))
@@ -461,15 +459,25 @@ pub(super) fn timeline(db: &Connection, workspace: &WorkspaceId, id: TimelineId)
     TimelineRow::find(db, workspace, id)?.map(|line| line.info(db)).transpose()
 }
 
+/// The condition of a session's own timelines.
+const OWN: &str = "t.workspace = ?1 AND t.session = ?2";
+
 pub(super) fn timelines(db: &Connection, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>> {
-    let Some(found) = find_session(db, workspace, session)? else { return Ok(Vec::new()) };
-    TimelineRow::list(db, "t.session = ?1", found.no)?.into_iter().map(|line| line.info(db)).collect()
+    TimelineRow::list(db, workspace, session, OWN)?.into_iter().map(|line| line.info(db)).collect()
 }
 
 pub(super) fn children(db: &Connection, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>> {
-    let Some(found) = find_session(db, workspace, session)? else { return Ok(Vec::new()) };
-    let condition = "t.session <> ?1 AND t.parent IN (SELECT no FROM timelines WHERE session = ?1)";
-    TimelineRow::list(db, condition, found.no)?.into_iter().map(|line| line.info(db)).collect()
+    let condition = "t.session <> ?2 AND t.parent IN (SELECT no FROM timelines WHERE workspace = ?1 AND session = ?2)";
+    TimelineRow::list(db, workspace, session, condition)?.into_iter().map(|line| line.info(db)).collect()
+}
+
+/// Every session that has a timeline, whatever the list says.
+pub(super) fn session_ids(db: &Connection, workspace: &WorkspaceId) -> Result<Vec<SessionId>> {
+    let ids: Vec<String> = db
+        .prepare_cached("SELECT DISTINCT session FROM timelines WHERE workspace = ?1 ORDER BY 1")
+        .and_then(|mut s| s.query_map([workspace.as_str()], |row| row.get(0))?.collect())
+        .map_err(fail("listing sessions"))?;
+    ids.iter().map(|id| Ok(id.parse()?)).collect()
 }
 
 pub(super) fn lease(
@@ -494,7 +502,7 @@ pub(super) fn remove(db: &Connection, workspace: &WorkspaceId, session: SessionI
     if branches > 0 {
         return Err(Conflict::Branches { session, branches }.into());
     }
-    for line in TimelineRow::list(db, "t.session = ?1", found.no)? {
+    for line in TimelineRow::list(db, workspace, session, OWN)? {
         let (from, to) = key_range(line.no, Seq(0), Seq(u64::MAX));
         super::text::forget(db, from, to)?;
         for table in ["entries", "marks", "keyframes"] {
@@ -515,22 +523,15 @@ pub(super) fn check_ends(db: &Connection) -> Result<()> {
     const ENTRIES: usize = 16;
     let heads: Vec<(i64, String)> = db
         .prepare(&format!(
-            "SELECT t.no, t.id FROM sessions s JOIN timelines t ON t.session = s.no AND t.head = '{MAIN_HEAD}'
+            "SELECT t.no, t.id FROM sessions s
+             JOIN timelines t ON t.workspace = s.workspace AND t.session = s.id AND t.head = '{MAIN_HEAD}'
              ORDER BY s.active DESC LIMIT {SESSIONS}"
         ))
         .and_then(|mut s| s.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
         .map_err(fail("checking the store"))?;
     for (no, id) in heads {
         let timeline: TimelineId = id.parse()?;
-        let range = Range {
-            timeline,
-            from: Seq(0),
-            to: Seq(u64::MAX),
-            kinds: Kinds::ALL,
-            channel: None,
-            order: Order::Backward,
-            limit: ENTRIES,
-        };
+        let range = Range { order: Order::Backward, limit: ENTRIES, ..Range::all(timeline, Seq(0), Seq(u64::MAX)) };
         for (seq, entry) in read_range(db, no, &range)? {
             codec::check(Position { timeline, seq }, &entry)?;
         }

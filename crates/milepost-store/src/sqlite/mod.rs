@@ -5,6 +5,7 @@
 mod log;
 mod readers;
 mod rows;
+mod salvage;
 mod schema;
 mod text;
 mod wal;
@@ -20,6 +21,7 @@ use milepost_model::{
 use crate::backend::*;
 use crate::error::{Error, Result};
 use readers::Readers;
+pub use salvage::{Salvaged, salvage};
 use schema::{Mode, fail};
 use writer::Writer;
 
@@ -58,7 +60,6 @@ impl SqliteBackend {
         let connection = schema::connect(path, Mode::Write)?;
         schema::prepare(&connection, path, options.text_index)?;
         let text = schema::has_text_index(&connection)?;
-        log::check_ends(&connection).or_else(|error| if error.is_damage() { Ok(()) } else { Err(error) })?;
         let writer = Writer::start(connection, path.to_owned(), text, options.queue)?;
         Ok(Self { path: path.to_owned(), source, writer, readers: Readers::start(path)?, text })
     }
@@ -117,6 +118,10 @@ impl Backend for SqliteBackend {
 
     async fn children(&self, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>> {
         self.look(workspace, move |db, w| log::children(db, w, session)).await
+    }
+
+    async fn session_ids(&self, workspace: &WorkspaceId) -> Result<Vec<SessionId>> {
+        self.look(workspace, log::session_ids).await
     }
 
     async fn lease(&self, workspace: &WorkspaceId, session: SessionId, action: LeaseAction) -> Result<Lease> {
@@ -203,7 +208,7 @@ impl Backend for SqliteBackend {
     }
 
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {
-        self.write(workspace, move |db, w, _| rows::rebuild(db, w, &row, &marks)).await
+        self.write(workspace, move |db, w, now| rows::rebuild(db, w, &row, &marks, now)).await
     }
 
     async fn usage(&self, workspace: &WorkspaceId) -> Result<Usage> {

@@ -153,7 +153,7 @@ pub(super) fn sessions(db: &Connection, workspace: &WorkspaceId, filter: &Sessio
 
 pub(super) fn workspaces(db: &Connection) -> Result<Vec<WorkspaceId>> {
     let names: Vec<String> = db
-        .prepare("SELECT DISTINCT workspace FROM sessions UNION SELECT DISTINCT workspace FROM records ORDER BY 1")
+        .prepare("SELECT DISTINCT workspace FROM timelines UNION SELECT DISTINCT workspace FROM records ORDER BY 1")
         .and_then(|mut s| s.query_map([], |row| row.get(0))?.collect())
         .map_err(fail("listing workspaces"))?;
     names.into_iter().map(|name| Ok(WorkspaceId::new(name)?)).collect()
@@ -245,8 +245,7 @@ pub(super) fn marks(db: &Connection, workspace: &WorkspaceId, filter: &MarkFilte
 /// Finds a mark by name.
 pub(super) fn mark(db: &Connection, workspace: &WorkspaceId, id: CheckpointId) -> Result<Option<MarkRow>> {
     db.prepare_cached(&format!(
-        "{MARK}, t.id FROM marks m JOIN timelines t ON t.no = m.id >> 32 JOIN sessions s ON s.no = t.session
-         WHERE m.checkpoint = ?1 AND s.workspace = ?2"
+        "{MARK}, t.id FROM marks m JOIN timelines t ON t.no = m.id >> 32 WHERE m.checkpoint = ?1 AND t.workspace = ?2"
     ))
     .and_then(|mut s| {
         s.query_row(params![id.to_string(), workspace.as_str()], |row| {
@@ -295,27 +294,37 @@ pub(super) fn keyframes(db: &Connection, workspace: &WorkspaceId, timeline: Time
 }
 
 /// Puts a session's derived rows in place of those that are there.
-pub(super) fn rebuild(db: &Connection, workspace: &WorkspaceId, row: &SessionRow, marks: &[MarkRow]) -> Result<()> {
+pub(super) fn rebuild(
+    db: &Connection,
+    workspace: &WorkspaceId,
+    row: &SessionRow,
+    marks: &[MarkRow],
+    now: Timestamp,
+) -> Result<()> {
     let failed = fail("rebuilding a session's rows");
-    let no: i64 = db
-        .query_row(
-            "SELECT no FROM sessions WHERE workspace = ?1 AND id = ?2",
-            params![workspace.as_str(), row.id.to_string()],
-            |r| r.get(0),
-        )
+    let id = row.id.to_string();
+    let found: Option<i64> = db
+        .query_row("SELECT no FROM sessions WHERE workspace = ?1 AND id = ?2", [workspace.as_str(), &id], |r| r.get(0))
         .optional()
-        .map_err(&failed)?
-        .ok_or_else(|| Error::not_found("session", row.id))?;
-    db.execute("DELETE FROM marks WHERE id >> 32 IN (SELECT no FROM timelines WHERE session = ?1)", [no])
         .map_err(&failed)?;
+    let no = match found {
+        Some(no) => no,
+        None => insert_session(db, workspace, row, &Lease::lost(now))?,
+    };
+    db.execute(
+        "DELETE FROM marks WHERE id >> 32 IN (SELECT no FROM timelines WHERE workspace = ?1 AND session = ?2)",
+        [workspace.as_str(), &id],
+    )
+    .map_err(&failed)?;
     for mark in marks {
         let line = TimelineRow::find(db, workspace, mark.at.timeline)?
             .ok_or_else(|| Error::not_found("timeline", mark.at.timeline))?;
         put_mark(db, entry_key(line.no, mark.at.seq)?, mark)?;
     }
-    let length = super::log::session(db, workspace, row.id)?.map_or(0, |head| head.timeline.length);
-    update_session(db, no, row, length)?;
-    super::text::reset(db, no)
+    let lines = super::log::timelines(db, workspace, row.id)?;
+    let head = lines.iter().find(|line| line.head.as_deref() == Some(MAIN_HEAD));
+    update_session(db, no, row, head.map_or(0, |line| line.length))?;
+    super::text::reset(db, workspace, row.id)
 }
 
 pub(super) fn put_blobs(db: &Connection, workspace: &WorkspaceId, blobs: &[Blob], now: Timestamp) -> Result<()> {
@@ -344,8 +353,7 @@ pub(super) fn get_blobs(db: &Connection, workspace: &WorkspaceId, ids: &[BlobId]
 pub(super) fn read_blob_of_timeline(db: &Connection, timeline_no: i64, id: Option<&BlobId>) -> Result<Option<Vec<u8>>> {
     let Some(id) = id else { return Ok(None) };
     db.prepare_cached(
-        "SELECT b.body FROM timelines t JOIN sessions s ON s.no = t.session
-         JOIN blobs b ON b.workspace = s.workspace AND b.id = ?2 WHERE t.no = ?1",
+        "SELECT b.body FROM timelines t JOIN blobs b ON b.workspace = t.workspace AND b.id = ?2 WHERE t.no = ?1",
     )
     .and_then(|mut s| s.query_row(params![timeline_no, id.0], |row| row.get(0)).optional())
     .map_err(fail("reading a blob"))
@@ -379,8 +387,8 @@ pub(super) fn list_blobs(
 pub(super) fn blob_refs(db: &Connection, workspace: &WorkspaceId) -> Result<Vec<BlobId>> {
     let lists: Vec<Vec<u8>> = db
         .prepare_cached(
-            "SELECT e.refs FROM entries e JOIN timelines t ON t.no = e.id >> 32 JOIN sessions s ON s.no = t.session
-             WHERE e.refs IS NOT NULL AND s.workspace = ?1",
+            "SELECT e.refs FROM entries e JOIN timelines t ON t.no = e.id >> 32
+             WHERE e.refs IS NOT NULL AND t.workspace = ?1",
         )
         .and_then(|mut s| s.query_map([workspace.as_str()], |row| row.get(0))?.collect())
         .map_err(fail("listing what needs blobs"))?;
@@ -480,14 +488,14 @@ pub(super) fn usage(db: &Connection, workspace: &WorkspaceId) -> Result<Usage> {
     let mut place = std::collections::BTreeMap::new();
     let rows: Vec<(String, i64, i64, i64)> = db
         .prepare_cached(
-            "SELECT s.id, x.kind, sum(x.n), sum(x.bytes) FROM (
+            "SELECT t.session, x.kind, sum(x.n), sum(x.bytes) FROM (
                SELECT id >> 32 AS line, kind, count(*) AS n,
                       sum(length(body) + ifnull(length(CAST(text AS BLOB)), 0) + ifnull(length(refs), 0) + 24) AS bytes
                FROM entries GROUP BY 1, 2
                UNION ALL
                SELECT id >> 32, 0, count(*), sum(length(body)) FROM keyframes GROUP BY 1
-             ) x JOIN timelines t ON t.no = x.line JOIN sessions s ON s.no = t.session
-             WHERE s.workspace = ?1 GROUP BY 1, 2 ORDER BY 1",
+             ) x JOIN timelines t ON t.no = x.line
+             WHERE t.workspace = ?1 GROUP BY 1, 2 ORDER BY 1",
         )
         .and_then(|mut s| {
             s.query_map([workspace.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?.collect()
@@ -544,7 +552,10 @@ pub(super) fn check(db: &Connection) -> Result<Vec<String>> {
     });
     let orphans = [
         ("entries", "SELECT count(*) FROM entries WHERE id >> 32 NOT IN (SELECT no FROM timelines)"),
-        ("timelines", "SELECT count(*) FROM timelines WHERE session NOT IN (SELECT no FROM sessions)"),
+        (
+            "timelines",
+            "SELECT count(*) FROM timelines WHERE (workspace, session) NOT IN (SELECT workspace, id FROM sessions)",
+        ),
         ("marks", "SELECT count(*) FROM marks WHERE id NOT IN (SELECT id FROM entries)"),
         ("keyframes", "SELECT count(*) FROM keyframes WHERE id NOT IN (SELECT id FROM entries)"),
         (

@@ -1,8 +1,9 @@
 //! The tables, how a connection is set up, and what SQLite's errors mean.
 //!
 //! `entries` is the log: its key is the timeline's number in the upper and the entry's number in the
-//! lower 32 bits, so that a timeline lies together and needs no further index. `sessions`, `marks`,
-//! `keyframes` (unless pinned), `unindexed` and `texts` are derived. The views `messages`,
+//! lower 32 bits, so that a timeline lies together and needs no further index. `timelines` belongs to
+//! the log too. `sessions` (but for the lease), `marks`, `keyframes` (unless pinned), `unindexed` and
+//! `texts` are derived. The views `messages`,
 //! `checkpoints` and `states` are for people with a `sqlite3` prompt.
 
 use std::path::Path;
@@ -49,14 +50,16 @@ CREATE TABLE sessions (
 );
 CREATE TABLE timelines (
   no INTEGER PRIMARY KEY AUTOINCREMENT,
-  id TEXT NOT NULL UNIQUE,
-  session INTEGER NOT NULL,
+  workspace TEXT NOT NULL,
+  id TEXT NOT NULL,
+  session TEXT NOT NULL,
   parent INTEGER,
   parent_seq INTEGER,
   head TEXT,
-  indexed INTEGER NOT NULL
+  indexed INTEGER NOT NULL,
+  UNIQUE (workspace, id)
 );
-CREATE INDEX timelines_session ON timelines (session);
+CREATE INDEX timelines_session ON timelines (workspace, session);
 CREATE INDEX timelines_parent ON timelines (parent) WHERE parent IS NOT NULL;
 CREATE TABLE entries (
   id INTEGER PRIMARY KEY,
@@ -112,16 +115,16 @@ CREATE TABLE records (
 CREATE INDEX records_due ON records (workspace, kind, due, key) WHERE due IS NOT NULL;
 CREATE TABLE unindexed (timeline INTEGER PRIMARY KEY);
 CREATE VIEW messages AS
-  SELECT s.workspace, s.id AS session, t.id AS timeline, e.id & 0xffffffff AS seq,
+  SELECT t.workspace, t.session, t.id AS timeline, e.id & 0xffffffff AS seq,
          datetime(e.time / 1000, 'unixepoch') AS time, e.label AS role,
          coalesce(e.channel, 'main') AS channel, e.text, length(e.body) AS body_bytes
-  FROM entries e JOIN timelines t ON t.no = e.id >> 32 JOIN sessions s ON s.no = t.session
+  FROM entries e JOIN timelines t ON t.no = e.id >> 32
   WHERE e.kind = 1;
 CREATE VIEW checkpoints AS
-  SELECT s.workspace, s.id AS session, t.id AS timeline, m.id & 0xffffffff AS seq, m.checkpoint AS id,
+  SELECT t.workspace, t.session, t.id AS timeline, m.id & 0xffffffff AS seq, m.checkpoint AS id,
          datetime(m.time / 1000, 'unixepoch') AS time, m.trigger, m.label, m.clean, m.resumable, m.messages,
          m.trashed IS NOT NULL AS trashed
-  FROM marks m JOIN timelines t ON t.no = m.id >> 32 JOIN sessions s ON s.no = t.session;
+  FROM marks m JOIN timelines t ON t.no = m.id >> 32;
 ";
 
 const TEXT_INDEX: &str = "

@@ -108,14 +108,17 @@ pub(super) fn reindex_one(db: &Connection, key: i64) -> Result<()> {
 }
 
 /// Has all texts of a session indexed anew.
-pub(super) fn reset(db: &Connection, session_no: i64) -> Result<()> {
+pub(super) fn reset(db: &Connection, workspace: &WorkspaceId, session: SessionId) -> Result<()> {
     if !has_text_index(db)? {
         return Ok(());
     }
     let failed = fail("resetting the text index");
     let lines: Vec<(i64, Option<i64>)> = db
-        .prepare("SELECT no, parent_seq FROM timelines WHERE session = ?1")
-        .and_then(|mut s| s.query_map([session_no], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
+        .prepare("SELECT no, parent_seq FROM timelines WHERE workspace = ?1 AND session = ?2")
+        .and_then(|mut s| {
+            let key = [workspace.as_str(), &session.to_string()];
+            s.query_map(key, |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        })
         .map_err(&failed)?;
     for (no, parent_seq) in lines {
         let (from, to) = key_range(no, Seq(0), Seq(u64::MAX));
@@ -142,14 +145,13 @@ pub(super) fn search(db: &Connection, workspace: &WorkspaceId, query: &TextQuery
         return Ok(Vec::new());
     }
     let mut sql = String::from(
-        "SELECT t.id, f.rowid, s.id, bm25(texts) FROM texts f
-         JOIN timelines t ON t.no = f.rowid >> 32 JOIN sessions s ON s.no = t.session
-         WHERE texts MATCH ?1 AND s.workspace = ?2",
+        "SELECT t.id, f.rowid, t.session, bm25(texts) FROM texts f
+         JOIN timelines t ON t.no = f.rowid >> 32 WHERE texts MATCH ?1 AND t.workspace = ?2",
     );
     let mut values: Vec<Sql> = vec![expression(&query.terms).into(), workspace.as_str().to_owned().into()];
     if !query.sessions.is_empty() {
         let places: Vec<String> = (0..query.sessions.len()).map(|i| format!("?{}", i + 3)).collect();
-        sql += &format!(" AND s.id IN ({})", places.join(","));
+        sql += &format!(" AND t.session IN ({})", places.join(","));
         values.extend(query.sessions.iter().map(|id| Sql::Text(id.to_string())));
     }
     sql += &format!(" ORDER BY bm25(texts), f.rowid DESC LIMIT {}", i64::try_from(query.limit).unwrap_or(i64::MAX));

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use milepost_model::{Event, Position, Seq, SessionId, SessionPatch, TimelineId};
+use milepost_model::{Position, Seq, SessionId, SessionPatch, TimelineId};
 use serde_json::Value;
 
 use super::Store;
 use super::append::{Append, Claim};
+use super::fold;
 use super::writer::Changes;
 use crate::backend::BlobId;
 use crate::error::{Conflict, Error, Result};
@@ -142,12 +143,12 @@ impl Store {
             let keep = needed.get(&line.id).copied().unwrap_or(Seq(line.begins()));
             change.rewrite.truncate.push(Position { timeline: line.id, seq: keep });
         }
+        let hidden = || SessionPatch::new().with("hidden", Value::Bool(true));
         let writer = self.write(session, claim).await?;
-        let mut row = writer.session().await;
-        row.hidden = true;
-        change.session = Some(row);
-        let event = Event::new("hidden", Value::Null);
-        writer.rewrite(event, change).await
+        // The event goes with the rest of the head; what stays is marked once more in the log itself.
+        writer.rewrite(fold::patch_event(hidden()), change).await?;
+        writer.append(Append::new().patch(hidden())).await?;
+        writer.release().await
     }
 
     /// Removes blobs that no entry needs and hidden sessions whose branches are gone. What was put

@@ -159,6 +159,16 @@ impl Store {
         Self::with_backend(backend, Options { source: Some(source), ..options }).await
     }
 
+    /// Rescues what is whole in a damaged SQLite store into a new one beside it, rebuilds what is derived, and
+    /// opens it. The damaged file is not changed.
+    #[cfg(feature = "sqlite")]
+    pub async fn salvage(damaged: &Path, into: &Path, options: Options) -> Result<(Self, crate::sqlite::Salvaged)> {
+        let salvaged = crate::sqlite::salvage(damaged, into)?;
+        let store = Self::open(&format!("sqlite:{}", into.display()), options).await?;
+        store.reindex().await?;
+        Ok((store, salvaged))
+    }
+
     /// Opens a workspace on a backend of one's own.
     pub async fn with_backend(backend: Arc<dyn Backend>, options: Options) -> Result<Self> {
         let source = match options.source {

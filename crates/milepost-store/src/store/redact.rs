@@ -353,11 +353,9 @@ impl Store {
 
     async fn replace(&self, id: SessionId, found: Found, why: &str, claim: &Claim) -> Result<Vec<BlobId>> {
         let writer = self.write(id, claim).await?;
-        let mut change = found.change;
-        // Titles and previews may have held it: fold the session anew once its entries are clean.
         let data = json!({ "why": why, "entries": found.entries, "replaced": found.commitments });
-        change.session = None;
-        writer.rewrite(Event::new(event::REDACTED, data), change).await?;
+        writer.rewrite(Event::new(event::REDACTED, data), found.change).await?;
+        // Titles and previews may have held it: derive the rows anew now that the entries are clean.
         let derived = self.derive(id).await?;
         self.inner.backend.rebuild(self.workspace(), derived.row, derived.marks).await?;
         writer.release().await?;

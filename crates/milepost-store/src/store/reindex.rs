@@ -5,8 +5,8 @@ use milepost_model::{Body, Event, Session, SessionId, Timestamp};
 use super::Store;
 use super::fold::{self, event};
 use super::read::Segment;
-use crate::backend::{Kinds, MarkRow, SessionRow, Timeline};
-use crate::error::{Error, Result};
+use crate::backend::{Kinds, MAIN_HEAD, MarkRow, SessionRow, Timeline};
+use crate::error::{Error, KeyError, Result};
 use milepost_model::Seq;
 
 /// What a rebuild did.
@@ -28,8 +28,11 @@ impl Store {
     /// Rebuilds the derived rows of every session from the log.
     pub async fn reindex(&self) -> Result<Reindexed> {
         let mut done = Reindexed::default();
-        for row in self.all_sessions().await? {
-            let rebuilt = self.reindex_session(row.id).await?;
+        for id in self.inner.backend.session_ids(self.workspace()).await? {
+            let rebuilt = match self.reindex_session(id).await {
+                Err(Error::Key(KeyError::Shredded { .. })) => continue,
+                other => other?,
+            };
             done.sessions += rebuilt.sessions;
             done.marks += rebuilt.marks;
         }
@@ -46,8 +49,9 @@ impl Store {
 
     /// What the log says of a session.
     pub(super) async fn derive(&self, id: SessionId) -> Result<Derived> {
-        let head = self.head(id).await?;
         let lines = self.inner.backend.timelines(self.workspace(), id).await?;
+        let head = lines.iter().find(|line| line.head.as_deref() == Some(MAIN_HEAD));
+        let head = head.ok_or_else(|| Error::not_found("session", id))?;
         let codec = self.codec(id).await?;
         let mut marks = Vec::new();
         let mut events: Vec<(Timestamp, Event)> = Vec::new();
@@ -67,7 +71,7 @@ impl Store {
         }
         events.sort_by_key(|(time, _)| *time);
         fold::trash_marks(&mut marks, &events);
-        let session = self.fold_session(id, &lines, &head.timeline).await?;
+        let session = self.fold_session(id, &lines, head).await?;
         Ok(Derived { row: fold::session_to_row(&codec, &session)?, marks })
     }
 

@@ -87,6 +87,13 @@ impl Store {
         }
         match self.all_sessions().await {
             Ok(rows) => {
+                let listed: BTreeSet<SessionId> = rows.iter().map(|row| row.id).collect();
+                for id in self.inner.backend.session_ids(self.workspace()).await? {
+                    if !listed.contains(&id) {
+                        let what = "it is not in the list of sessions; reindex puts it there".to_owned();
+                        report.problems.push(Problem { session: Some(id), at: None, derived: true, what });
+                    }
+                }
                 for row in rows {
                     self.verify_row(&row, &mut report).await?;
                 }

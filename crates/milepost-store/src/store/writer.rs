@@ -346,16 +346,15 @@ impl SessionWriter {
         self.push(&mut draft, head.timeline, &Body::Event(event), Vec::new())?;
         draft.blobs.extend(change.blobs);
         draft.keyframes.extend(change.keyframes);
-        if let Some(session) = change.session {
-            draft.session = session;
-        }
+        let is_cut = !change.rewrite.truncate.is_empty();
         let mut batch = self.finish(&head, &mut draft, self.store.source().id())?;
         batch.rewrite = change.rewrite;
         head.stale = true;
         self.store.inner.backend.append(self.store.workspace(), batch).await?;
         head.take(draft);
         head.state = None;
-        head.stale = false;
+        // After a cut the head is somewhere else: read it again.
+        head.stale = is_cut;
         Ok(())
     }
 
@@ -396,6 +395,4 @@ pub(super) struct Changes {
     pub rewrite: Rewrite,
     pub blobs: Vec<Blob>,
     pub keyframes: Vec<Keyframe>,
-    /// The session's row afterwards, when the event alone does not say it.
-    pub session: Option<Session>,
 }

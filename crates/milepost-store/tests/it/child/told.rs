@@ -159,8 +159,8 @@ impl Told {
     async fn check_state(&self, store: &Store, ack: &Ack) -> Result<(), String> {
         let may_be_gone = self.purged.contains(&ack.session);
         let at = Position { timeline: ack.timeline, seq: Seq(ack.length - 1) };
-        match store.state_at(at).await {
-            Ok(state) if Some(hash_state(&state.into_value())) == ack.state || ack.state.is_none() => {}
+        match store.state_at(at).await.map(|state| hash_state(&state.into_value())) {
+            Ok(hash) if ack.state.is_none_or(|known| known == hash) => {}
             Ok(_) => return Err(format!("WRONG state at {at}")),
             Err(Error::Pruned { .. }) if may_be_gone => {}
             Err(error) => return Err(format!("LOST {at}: {error}")),
