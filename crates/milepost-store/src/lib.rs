@@ -33,6 +33,8 @@
 
 pub mod backend;
 mod codec;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod keys;
 mod limits;
