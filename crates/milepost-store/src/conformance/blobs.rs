@@ -73,7 +73,11 @@ pub async fn only_idle_blobs_that_nothing_needs_are_dropped(place: &dyn Place) -
 
     let all: Vec<BlobId> = (0..=9).map(|name| BlobId([name; 32])).collect();
     let before = scene.source.now();
-    same!(scene.backend.drop_blobs(&scene.workspace, all.clone(), before).await?, 0, "dropped at the moment of putting");
+    same!(
+        scene.backend.drop_blobs(&scene.workspace, all.clone(), before).await?,
+        0,
+        "dropped at the moment of putting"
+    );
     scene.clock.advance_ms(10);
     // Putting again pins it against a collection that is already under way.
     scene.backend.put_blobs(&scene.workspace, vec![blob(3, vec![3])]).await?;

@@ -1,6 +1,6 @@
 //! Rules of timelines: how they continue one another, which is the head, and what may go.
 
-use milepost_model::{Epoch, EntryKind, Id, Position, Seq, TimelineId};
+use milepost_model::{EntryKind, Epoch, Id, Position, Seq, TimelineId};
 
 use super::log::restore;
 use super::scene::*;

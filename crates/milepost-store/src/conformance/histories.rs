@@ -8,7 +8,9 @@ use super::scene::*;
 use super::whole::{claim, state, texts, user, verify};
 use super::{Outcome, Place};
 use crate::error::{Conflict, Error};
-use crate::store::{Append, Claim, DeleteMode, MarkQuery, MessageQuery, NewMark, NewSession, Redactor, SessionWriter, Store};
+use crate::store::{
+    Append, Claim, DeleteMode, MarkQuery, MessageQuery, NewMark, NewSession, Redactor, SessionWriter, Store,
+};
 
 /// A message, a state and a mark, as an agent's step writes them.
 fn step(number: u64) -> Outcome<Append> {
@@ -63,7 +65,11 @@ pub async fn a_session_goes_on_where_it_was_left(place: &dyn Place) -> Outcome {
     }
     let query = MessageQuery { last: Some(3), ..MessageQuery::default() };
     let last = store.messages(id, &query).await?;
-    same!(last.iter().map(|found| found.message.text().into_owned()).collect::<Vec<_>>(), said[9..], "the last messages");
+    same!(
+        last.iter().map(|found| found.message.text().into_owned()).collect::<Vec<_>>(),
+        said[9..],
+        "the last messages"
+    );
     verify(&store).await
 }
 
@@ -87,7 +93,11 @@ pub async fn a_second_writer_is_told_who_holds_the_session(place: &dyn Place) ->
         "an append of the first after the take-over"
     );
     refused!(first.renew().await, Error::Fenced { .. }, "renewing the lease that was lost");
-    refused!(first.restore(Position { timeline: first.session().await.head, seq: milepost_model::Seq(1) }).await, Error::Fenced { .. }, "a restore of the first");
+    refused!(
+        first.restore(Position { timeline: first.session().await.head, seq: milepost_model::Seq(1) }).await,
+        Error::Fenced { .. },
+        "a restore of the first"
+    );
     second.append(step(1)?).await?;
     refused!(first.append(step(2)?).await, Error::Fenced { .. }, "another append of the first");
     same!(texts(&store, first.id()).await?, ["step 0", "step 1"], "the log");
@@ -135,7 +145,8 @@ pub async fn branches_and_restores_read_as_they_should(place: &dyn Place) -> Out
     let id = writer.id();
     let marks = steps(&writer, 0..6).await?;
     let third = store.mark(marks[2]).await?.at;
-    let branch = store.branch(third, NewSession { id: None, patch: SessionPatch::new().title("branch") }, &claim()).await?;
+    let branch =
+        store.branch(third, NewSession { id: None, patch: SessionPatch::new().title("branch") }, &claim()).await?;
     let branch_id = branch.id();
     same!(branch.state().await?.pointer("/memory/step"), Some(&json!(2)), "the state a branch begins with");
     branch.append(step(100)?).await?;
@@ -210,6 +221,7 @@ pub async fn pruning_and_purging_keep_every_other_checkpoint(place: &dyn Place) 
     let purged = writer.purge(now).await?;
     same!(purged, preview, "what purging did");
     same!(purged.checkpoints.len(), 26, "the number of purged checkpoints");
+    let branch_id = branch.id();
     writer.release().await?;
     branch.release().await?;
     for _ in 0..2 {
@@ -222,7 +234,7 @@ pub async fn pruning_and_purging_keep_every_other_checkpoint(place: &dyn Place) 
         same!(texts(&store, id).await?.len(), 32, "the messages that are left");
         let loaded = store.load_latest(id, &MarkQuery::default()).await?;
         same!(loaded.state.pointer("/memory/step"), Some(&json!(32)), "the newest state");
-        let branched = store.load_latest(branch.id(), &MarkQuery::default()).await;
+        let branched = store.load_latest(branch_id, &MarkQuery::default()).await;
         same!(branched?.state.pointer("/memory/step"), Some(&json!(100)), "the branch's state");
         verify(&store).await?;
         store = scene.reopen_store(&store).await?;
@@ -269,8 +281,8 @@ pub async fn deleting_keeps_what_branches_need(place: &dyn Place) -> Outcome {
     check_branch(&store, ids[2]).await?;
     verify(&store).await?;
     store.delete(ids[2], DeleteMode::Refuse, &claim(), false).await?;
-    let collected = store.collect(&claim(), false).await?.sessions.len()
-        + store.collect(&claim(), false).await?.sessions.len();
+    let collected =
+        store.collect(&claim(), false).await?.sessions.len() + store.collect(&claim(), false).await?.sessions.len();
     same!(collected, 2, "what is collected when the last branch is gone");
     verify(&store).await?;
 
@@ -303,11 +315,10 @@ pub async fn redaction_leaves_a_whole_log(place: &dyn Place) -> Outcome {
         .append(
             Append::new()
                 .message(user("my password is hunter2, ok?"))
-                .message(Message::blocks(milepost_model::Role::Assistant, vec![milepost_model::Block::tool_call(
-                    "1",
-                    "login",
-                    json!({ "password": "hunter2" }),
-                )]))
+                .message(Message::blocks(
+                    milepost_model::Role::Assistant,
+                    vec![milepost_model::Block::tool_call("1", "login", json!({ "password": "hunter2" }))],
+                ))
                 .state(secret)
                 .event(Event::new("note", json!({ "what": "hunter2" })))
                 .mark(NewMark::new(Trigger::Manual).label("after hunter2")),
@@ -325,7 +336,11 @@ pub async fn redaction_leaves_a_whole_log(place: &dyn Place) -> Outcome {
     let redactor = Redactor::literal("hunter2", "[secret]")?;
     let would = store.redact(&redactor, "it leaked", &claim(), true).await?;
     let did = store.redact(&redactor, "it leaked", &claim(), false).await?;
-    same!((did.entries, did.checkpoints, did.records), (would.entries, would.checkpoints, would.records), "what redaction did");
+    same!(
+        (did.entries, did.checkpoints, did.records),
+        (would.entries, would.checkpoints, would.records),
+        "what redaction did"
+    );
     ensure!(did.entries >= 6 && did.checkpoints >= 1 && did.records == 1, "redaction found too little: {did:?}");
     let store = scene.reopen_store(&store).await?;
     verify(&store).await?;
@@ -350,7 +365,8 @@ pub async fn redaction_leaves_a_whole_log(place: &dyn Place) -> Outcome {
 pub async fn reindexing_changes_nothing(place: &dyn Place) -> Outcome {
     let scene = Scene::new(place).await?;
     let store = scene.store().await?;
-    let writer = store.create(NewSession { id: None, patch: SessionPatch::new().title("t").tags(["a"]) }, &claim()).await?;
+    let writer =
+        store.create(NewSession { id: None, patch: SessionPatch::new().title("t").tags(["a"]) }, &claim()).await?;
     let marks = steps(&writer, 0..12).await?;
     let branch = store.branch(store.mark(marks[5]).await?.at, NewSession::default(), &claim()).await?;
     steps(&branch, 100..103).await?;

@@ -31,12 +31,7 @@ async fn populate(scene: &Scene<'_>) -> Outcome<(Line, Vec<MarkRow>)> {
     Ok((line, rows))
 }
 
-async fn check(
-    scene: &Scene<'_>,
-    rows: &[MarkRow],
-    filter: MarkFilter,
-    accepts: impl Fn(&MarkRow) -> bool,
-) -> Outcome {
+async fn check(scene: &Scene<'_>, rows: &[MarkRow], filter: MarkFilter, accepts: impl Fn(&MarkRow) -> bool) -> Outcome {
     let mut expected: Vec<MarkRow> = rows.iter().filter(|row| accepts(row)).cloned().collect();
     if filter.order == Order::Backward {
         expected.reverse();
@@ -142,7 +137,16 @@ pub async fn keyframes_are_the_newest_before_an_entry(place: &dyn Place) -> Outc
     line.length = scene.append(batch).await?.length;
     let branch = scene.branch(line.at(10)).await?;
     for _ in 0..2 {
-        for (asked, expected) in [(0, None), (2, None), (3, Some(0)), (6, Some(0)), (7, Some(1)), (14, Some(1)), (15, Some(2)), (99, Some(2))] {
+        for (asked, expected) in [
+            (0, None),
+            (2, None),
+            (3, Some(0)),
+            (6, Some(0)),
+            (7, Some(1)),
+            (14, Some(1)),
+            (15, Some(2)),
+            (99, Some(2)),
+        ] {
             let found = scene.backend.keyframe(&scene.workspace, line.at(asked)).await?;
             ensure!(found.as_ref() == expected.map(|at: usize| &frames[at]), "the keyframe at or before {asked}");
         }

@@ -189,8 +189,7 @@ pub async fn a_replaced_timeline_grows_no_more(place: &dyn Place) -> Outcome {
 pub(super) async fn restore(scene: &Scene<'_>, line: &Line, to: u64) -> Outcome<Line> {
     let next = Line { timeline: scene.id(), length: to + 1, ..*line };
     let mut batch = scene.opening(&next, Some(line.at(to)));
-    batch.open =
-        Some(Opening { parent: Some(line.at(to)), head: MAIN_HEAD.into(), replaces: Some(line.timeline) });
+    batch.open = Some(Opening { parent: Some(line.at(to)), head: MAIN_HEAD.into(), replaces: Some(line.timeline) });
     let length = scene.append(batch).await?.length;
     Ok(Line { length, ..next })
 }
@@ -240,11 +239,7 @@ pub async fn a_session_begins_once(place: &dyn Place) -> Outcome {
     let line = scene.begin().await?;
     let before = scene.picture().await?;
     let again = scene.opening(&Line { timeline: scene.id(), length: 0, ..line }, None);
-    refused!(
-        scene.append(again).await,
-        Error::Conflict(Conflict::Exists { .. }),
-        "beginning a session that is there"
-    );
+    refused!(scene.append(again).await, Error::Conflict(Conflict::Exists { .. }), "beginning a session that is there");
     same!(scene.picture().await?, before, "what is there afterwards");
     Ok(())
 }

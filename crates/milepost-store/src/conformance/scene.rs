@@ -23,13 +23,17 @@ macro_rules! ensure {
 
 /// Fails the rule when two things are not the same.
 macro_rules! same {
-    ($found:expr, $expected:expr, $($what:tt)+) => {{
-        let (found, expected) = (&$found, &$expected);
-        if found != expected {
-            let what = format!($($what)+);
-            return Err($crate::conformance::Failure::new(format!("{what}: found {found:?}, expected {expected:?}")));
+    ($found:expr, $expected:expr, $($what:tt)+) => {
+        match (&$found, &$expected) {
+            (found, expected) => {
+                if found != expected {
+                    let what = format!($($what)+);
+                    let why = format!("{what}: found {found:?}, expected {expected:?}");
+                    return Err($crate::conformance::Failure::new(why));
+                }
+            }
         }
-    }};
+    };
 }
 
 /// Fails the rule unless an outcome is this error.

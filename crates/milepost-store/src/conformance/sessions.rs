@@ -31,7 +31,8 @@ async fn populate(scene: &Scene<'_>, count: u64) -> Outcome<Vec<SessionRow>> {
                 pick(4, &["task 1", "task 2"]),
                 pick(5, &["planning"]),
             ],
-            tags: [["red"].as_slice(), &[], &["red", "green"], &["re", "d%"], &["green", "blue"]][(number % 5) as usize]
+            tags: [["red"].as_slice(), &[], &["red", "green"], &["re", "d%"], &["green", "blue"]]
+                [(number % 5) as usize]
                 .iter()
                 .map(|tag| (*tag).to_owned())
                 .collect(),

@@ -1,6 +1,8 @@
 //! Rules about the whole: workspaces, texts and sizes of every kind, limits, closing, compacting.
 
-use milepost_model::{Block, Channel, CheckpointId, EntryKind, Epoch, Message, Role, SessionPatch, Trigger, WorkspaceId};
+use milepost_model::{
+    Block, Channel, CheckpointId, EntryKind, Epoch, Message, Role, SessionPatch, Trigger, WorkspaceId,
+};
 use serde_json::{Value, json};
 
 use super::scene::*;
@@ -82,8 +84,8 @@ pub async fn workspaces_are_isolated(place: &dyn Place) -> Outcome {
         let usage = scene.backend.usage(name).await?;
         same!((usage.sessions.len(), usage.blobs.entries, usage.records.entries), (2, 1, 1), "the usage of {name}");
     }
-    let empty = scene.backend.sessions(&WorkspaceId::default(), SessionFilter { limit: 9, ..SessionFilter::default() });
-    same!(empty.await?, [], "a third workspace");
+    let filter = SessionFilter { limit: 9, ..SessionFilter::default() };
+    same!(scene.backend.sessions(&WorkspaceId::default(), filter).await?, [], "a third workspace");
 
     let second = picture(&*scene.backend, &names[1]).await?;
     let first = &names[0];
@@ -103,11 +105,10 @@ pub async fn workspaces_are_isolated(place: &dyn Place) -> Outcome {
 pub async fn text_is_found_where_there_is_an_index(place: &dyn Place) -> Outcome {
     let mut scene = Scene::new(place).await?;
     let mut store = scene.store().await?;
-    let (one, two) = (
-        store.create(NewSession::default(), &claim()).await?,
-        store.create(NewSession::default(), &claim()).await?,
-    );
-    let said = ["the linker took forty seconds", "use a cache \u{1f9ed}", "linkage and caches", "Straße \"quoted\" NOT"];
+    let (one, two) =
+        (store.create(NewSession::default(), &claim()).await?, store.create(NewSession::default(), &claim()).await?);
+    let said =
+        ["the linker took forty seconds", "use a cache \u{1f9ed}", "linkage and caches", "Straße \"quoted\" NOT"];
     for text in said {
         one.append(Append::new().message(user(text))).await?;
     }
@@ -153,7 +154,8 @@ pub async fn text_is_found_where_there_is_an_index(place: &dyn Place) -> Outcome
 pub async fn odd_texts_come_back_as_they_were(place: &dyn Place) -> Outcome {
     let mut scene = Scene::new(place).await?;
     let mut store = scene.store().await?;
-    let patch = SessionPatch::new().title("\u{202e}\u{5e9}\u{5dc}\u{5d5}\u{5dd} O'Brien \"%_\\").tags(["a'b", "%", "日本語"]);
+    let patch =
+        SessionPatch::new().title("\u{202e}\u{5e9}\u{5dc}\u{5d5}\u{5dd} O'Brien \"%_\\").tags(["a'b", "%", "日本語"]);
     let writer = store.create(NewSession { id: None, patch: patch.clone() }, &claim()).await?;
     let id = writer.id();
     let odd: Vec<String> = vec![
@@ -184,7 +186,9 @@ pub async fn odd_texts_come_back_as_they_were(place: &dyn Place) -> Outcome {
             sent.push(message);
         }
         let odd_state = state(json!({ "memory": { "text": text, "\0key": [text, null, 1e300, -0.0, u64::MAX] } }))?;
-        writer.append(Append::new().state(odd_state.clone()).mark(NewMark::new(Trigger::Step).description(text.clone()))).await?;
+        writer
+            .append(Append::new().state(odd_state.clone()).mark(NewMark::new(Trigger::Step).description(text.clone())))
+            .await?;
         same!(store.state(id).await?, odd_state, "a state with an odd text");
     }
     writer.release().await?;
@@ -199,7 +203,12 @@ pub async fn odd_texts_come_back_as_they_were(place: &dyn Place) -> Outcome {
         let session = store.session(id).await?;
         same!(session.title.as_deref(), patch.0.get("title").and_then(Value::as_str), "an odd title");
         same!(session.tags.len(), 3, "odd tags");
-        for (mark, text) in store.marks(id, &crate::store::MarkQuery { oldest_first: true, ..Default::default() }).await?.iter().zip(&odd) {
+        for (mark, text) in store
+            .marks(id, &crate::store::MarkQuery { oldest_first: true, ..Default::default() })
+            .await?
+            .iter()
+            .zip(&odd)
+        {
             same!(mark.checkpoint.description.as_ref(), Some(text), "an odd description");
         }
         verify(&store).await?;
@@ -217,8 +226,11 @@ pub async fn large_payloads_come_back_whole(place: &dyn Place) -> Outcome {
     let mut noise = vec![0u8; 3 << 20];
     scene.source.fill(&mut noise);
     let text: String = noise.iter().map(|byte| char::from(b'!' + byte % 90)).collect();
-    let large = state(json!({ "memory": { "text": text, "small": 1 }, "tools": { "list": vec![text.get(..999); 99] } }))?;
-    writer.append(Append::new().message(user(text.clone())).state(large.clone()).mark(NewMark::new(Trigger::Step))).await?;
+    let large =
+        state(json!({ "memory": { "text": text, "small": 1 }, "tools": { "list": vec![text.get(..999); 99] } }))?;
+    writer
+        .append(Append::new().message(user(text.clone())).state(large.clone()).mark(NewMark::new(Trigger::Step)))
+        .await?;
     let kept = writer.put_blob(&noise).await?;
     let event = milepost_model::Event::new("file", json!({ "name": "large" }));
     writer.append(Append::new().event_with(event, vec![kept])).await?;

@@ -76,6 +76,7 @@ impl NewMark {
 }
 
 /// One thing to append.
+#[derive(Clone)]
 pub(super) enum Item {
     Message(Message),
     State(Value),
@@ -85,7 +86,7 @@ pub(super) enum Item {
 }
 
 /// What to append, in order. All of it is stored, or nothing.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Append {
     pub(super) id: Option<BatchId>,
     pub(super) items: Vec<Item>,

@@ -1,13 +1,13 @@
 //! A batch in the making: entries get their numbers, their chain hashes, and what is derived from them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use milepost_model::delta::{check_depth, encode_value};
 use milepost_model::{
-    BatchId, Body, Checkpoint, CheckpointId, Delta, EntryKind, Epoch, Event, Hash, HashedState, Position, Seq, Session,
-    SessionId, Status, TimelineId, Timestamp,
+    BatchId, Block, Body, Checkpoint, CheckpointId, Content, Delta, EntryKind, Epoch, Event, Hash, HashedState,
+    Message, Position, Seq, Session, SessionId, Status, TimelineId, Timestamp,
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Store;
 use super::append::{Append, Item, NewMark, Receipt};
@@ -19,7 +19,7 @@ use crate::backend::{
 };
 use crate::codec::{self, Codec};
 use crate::error::{Error, Result};
-use crate::limits::{check_name, check_size};
+use crate::limits::{Limits, check_name, check_size};
 
 /// A keyframe is made after so many deltas,
 const KEYFRAME_DELTAS: u64 = 256;
@@ -149,29 +149,40 @@ impl Store {
     /// Reads the ids of the last batches, so that one sent again after a restart is recognised.
     async fn remember_batches(&self, head: &mut Head) -> Result<()> {
         const ENTRIES: u64 = 256;
-        let range = Range {
-            timeline: head.timeline,
-            from: Seq(head.length.saturating_sub(ENTRIES)),
-            to: Seq(head.length),
-            kinds: Kinds::ALL,
-            channel: None,
-            order: Order::Forward,
-            limit: ENTRIES as usize,
-        };
-        let mut starts: Vec<(BatchId, Seq)> = Vec::new();
-        let mut marks: HashMap<BatchId, Vec<Position>> = HashMap::new();
-        for (seq, entry) in self.inner.backend.read(self.workspace(), range).await? {
-            if let Some(batch) = entry.batch {
-                starts.push((batch, seq));
+        const BATCHES: usize = 16;
+        let mut starts: VecDeque<(BatchId, Seq)> = VecDeque::new();
+        let mut marks: Vec<Position> = Vec::new();
+        let mut to = head.length;
+        // A batch can be long: go on until a few of them were met.
+        while to > 0 && starts.len() < BATCHES {
+            let from = to.saturating_sub(ENTRIES);
+            let range = Range {
+                timeline: head.timeline,
+                from: Seq(from),
+                to: Seq(to),
+                kinds: Kinds::ALL,
+                channel: None,
+                order: Order::Backward,
+                limit: ENTRIES as usize,
+            };
+            let page = self.inner.backend.read(self.workspace(), range).await?;
+            if page.is_empty() {
+                break;
             }
-            if let (Some((batch, _)), EntryKind::Mark) = (starts.last(), entry.kind) {
-                marks.entry(*batch).or_default().push(Position { timeline: head.timeline, seq });
+            for (seq, entry) in page {
+                if entry.kind == EntryKind::Mark {
+                    marks.push(Position { timeline: head.timeline, seq });
+                }
+                if let Some(batch) = entry.batch {
+                    starts.push_front((batch, seq));
+                }
             }
+            to = from;
         }
         for (number, (batch, first)) in starts.iter().enumerate() {
             let length = starts.get(number + 1).map_or(head.length, |(_, next)| next.0);
             let mut checkpoints = Vec::new();
-            for at in marks.remove(batch).unwrap_or_default() {
+            for at in marks.iter().rev().filter(|at| at.seq >= *first && at.seq.0 < length) {
                 let filter = MarkFilter { trashed: None, ..MarkFilter::of(at.timeline, at.seq, at.seq.next()) };
                 checkpoints.extend(self.inner.backend.marks(self.workspace(), filter).await?.iter().map(|row| row.id));
             }
@@ -209,18 +220,13 @@ impl SessionWriter {
 
     async fn draft_items(&self, head: &mut Head, draft: &mut Draft, append: Append, id: BatchId) -> Result<Receipt> {
         let limits = &self.store.inner.limits;
-        check_size(
-            "an append's number of entries",
-            draft.entries.len() + append.items.len(),
-            "max_batch_entries",
-            limits.max_batch_entries,
-        )?;
-        let (start, length) = (draft.entries.len(), draft.length);
+        check_size("an append's number of entries", append.items.len(), "max_batch_entries", limits.max_batch_entries)?;
+        let (start, length, bytes) = (draft.entries.len(), draft.length, draft.bytes);
         let mut checkpoints = Vec::new();
         let mut changed = false;
         for item in append.items {
             let outcome = self.draft_item(head, draft, item, &mut checkpoints, &mut changed).await.and_then(|()| {
-                check_size("an append", draft.bytes as usize, "max_batch_bytes", limits.max_batch_bytes)
+                check_size("an append", (draft.bytes - bytes) as usize, "max_batch_bytes", limits.max_batch_bytes)
             });
             if let Err(error) = outcome {
                 // The state is read again when it is next needed.
@@ -254,12 +260,16 @@ impl SessionWriter {
     ) -> Result<()> {
         let timeline = head.timeline;
         match item {
-            Item::Message(message) => self.push(draft, timeline, &Body::Message(message), Vec::new()),
+            Item::Message(message) => {
+                check_message(&message)?;
+                self.push(draft, timeline, &Body::Message(message), Vec::new())
+            }
             Item::Event(event, refs) => {
                 let limits = &self.store.inner.limits;
                 check_name("an event's type", &event.kind, "max_name_bytes", limits.max_name_bytes)?;
+                check_extra("an event", &event.data, &["type"])?;
                 if event.kind == event::SESSION {
-                    self.check_patch(&event)?;
+                    check_patch(&event, limits)?;
                 }
                 self.push(draft, timeline, &Body::Event(event), refs)
             }
@@ -282,36 +292,14 @@ impl SessionWriter {
         }
     }
 
-    fn check_patch(&self, event: &Event) -> Result<()> {
-        let limits = &self.store.inner.limits;
-        let set = event.data.get("set").and_then(Value::as_object);
-        for (key, value) in set.into_iter().flatten() {
-            check_name("a session's field", key, "max_name_bytes", limits.max_name_bytes)?;
-            let texts = match value {
-                Value::String(text) => std::slice::from_ref(text).to_vec(),
-                Value::Array(list) => list.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect(),
-                _ => Vec::new(),
-            };
-            for text in texts {
-                check_name(&format!("a session's {key}"), &text, "max_name_bytes", limits.max_name_bytes)?;
-                if key == "tags" && (text.contains('\n') || text.is_empty()) {
-                    return Err(Error::invalid("a session's tag", "it is empty or has a line feed: use words"));
-                }
-            }
-            if key == "status" && value.as_str().and_then(Status::from_name).is_none() {
-                let known = Status::ALL.map(Status::as_str).join(", ");
-                return Err(Error::invalid("a session's status", format!("{value} is none of {known}")));
-            }
-        }
-        Ok(())
-    }
-
     fn checkpoint(&self, new: NewMark, draft: &Draft, state: Hash) -> Result<Checkpoint> {
         let max = self.store.inner.limits.max_name_bytes;
         if let Some(label) = &new.label {
             check_name("a checkpoint's label", label, "max_name_bytes", max)?;
         }
         check_name("a checkpoint's trigger", new.trigger.as_str(), "max_name_bytes", max)?;
+        let own = ["id", "number", "trigger", "label", "description", "clean", "resumable", "counts", "state"];
+        check_extra("a checkpoint", &new.extra, &own)?;
         Ok(Checkpoint {
             id: self.store.source().id(),
             number: draft.session.checkpoints + 1,
@@ -335,6 +323,9 @@ impl SessionWriter {
         let before = draft.bytes;
         known.state.apply(&delta)?;
         *changed = true;
+        if !known.state.value().is_object() {
+            return Err(Error::invalid("state change", "it leaves something that is no JSON object: change sections"));
+        }
         let at = Position { timeline, seq: Seq(draft.length) };
         self.push(draft, timeline, &Body::State(delta), Vec::new())?;
         known.distance.deltas += 1;
@@ -460,4 +451,57 @@ impl SessionWriter {
             rewrite: Rewrite { drop_keyframes: std::mem::take(&mut draft.drop_keyframes), ..Rewrite::default() },
         })
     }
+}
+
+/// What a session's row has besides what a patch can set.
+const DERIVED_FIELDS: [&str; 9] =
+    ["id", "head", "created", "active", "counts", "checkpoints", "checkpoint", "branch", "preview"];
+
+/// Refuses a patch that could not be shown in a list.
+pub(super) fn check_patch(event: &Event, limits: &Limits) -> Result<()> {
+    let set = event.data.get("set").and_then(Value::as_object);
+    for (key, value) in set.into_iter().flatten() {
+        check_name("a session's field", key, "max_name_bytes", limits.max_name_bytes)?;
+        if DERIVED_FIELDS.contains(&key.as_str()) {
+            return Err(Error::invalid(format!("a session's {key}"), "it follows from the log and cannot be set"));
+        }
+        let texts = match value {
+            Value::String(text) => std::slice::from_ref(text).to_vec(),
+            Value::Array(list) => list.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect(),
+            _ => Vec::new(),
+        };
+        for text in texts {
+            check_name(&format!("a session's {key}"), &text, "max_name_bytes", limits.max_name_bytes)?;
+            if key == "tags" && (text.contains('\n') || text.is_empty()) {
+                return Err(Error::invalid("a session's tag", "it is empty or has a line feed: use words"));
+            }
+        }
+        if key == "status" && value.as_str().and_then(Status::from_name).is_none() {
+            let known = Status::ALL.map(Status::as_str).join(", ");
+            return Err(Error::invalid("a session's status", format!("{value} is none of {known}")));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses extra fields that are called like known ones: stored side by side, neither could be read again.
+fn check_extra(what: &str, extra: &Map<String, Value>, known: &[&str]) -> Result<()> {
+    match known.iter().find(|key| extra.contains_key(**key)) {
+        None => Ok(()),
+        Some(key) => {
+            Err(Error::invalid(what, format!("an extra field is called {key:?}, as one of its own: rename it")))
+        }
+    }
+}
+
+fn check_message(message: &Message) -> Result<()> {
+    check_extra("a message", &message.extra, &["role", "content", "channel"])?;
+    let Content::Blocks(blocks) = &message.content else { return Ok(()) };
+    blocks.iter().try_for_each(|block| match block {
+        Block::Text { extra, .. } | Block::Thinking { extra, .. } => check_extra("a block", extra, &["type", "text"]),
+        Block::ToolCall { extra, .. } => check_extra("a block", extra, &["type", "id", "name", "input"]),
+        Block::ToolResult { extra, .. } => check_extra("a block", extra, &["type", "call_id", "content", "is_error"]),
+        Block::Image { extra, .. } => check_extra("a block", extra, &["type", "source"]),
+        Block::Unknown(_) => Ok(()),
+    })
 }

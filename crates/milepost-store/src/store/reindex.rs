@@ -83,13 +83,15 @@ impl Store {
             let (parent, _) = self.parent(at.timeline).await?;
             session.branch = Some(milepost_model::Branch { session: parent, at });
         }
-        let mut created = None;
+        // A branch that was restored to before it began has left its first timeline.
+        let begin = Segment { timeline: first.id, session: id, from: Seq(first.begins()), to: Seq(first.begins() + 1) };
+        self.for_each_entry(begin, Kinds::ALL, |entry| {
+            session.created = entry.time;
+            Ok(())
+        })
+        .await?;
         for part in self.lineage(head.id, Seq(head.length)).await? {
-            let is_own = part.session == id;
             self.for_each_entry(part, Kinds::ALL, |entry| {
-                if is_own && created.is_none() {
-                    created = Some(entry.time);
-                }
                 match entry.body {
                     Some(body) => fold::fold(&mut session, entry.time, &body),
                     None if entry.kind == milepost_model::EntryKind::Mark => session.checkpoints += 1,
@@ -99,7 +101,6 @@ impl Store {
             })
             .await?;
         }
-        session.created = created.unwrap_or_default();
         Ok(session)
     }
 }

@@ -234,6 +234,8 @@ impl Pass<'_> {
         }
         self.folded = (only && line.parent.is_none()).then(|| Session::new(self.session, line.id, Timestamp(0)));
         self.next = line.begins();
+        // After a restore the same work may be done again, under the same id.
+        self.batches.clear();
         let mut pages = self.store.pages(Range::all(line.id, Seq(self.next), Seq(line.length)));
         while let Some(page) = pages.next().await? {
             for (seq, entry) in &page.entries {

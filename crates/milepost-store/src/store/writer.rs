@@ -15,9 +15,9 @@ use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncGuard, oneshot};
 
 use super::Store;
 use super::append::{Append, Claim, NewSession, Receipt};
-use super::draft::{Draft, Head};
+use super::draft::{Draft, Head, check_patch};
 use super::fold::{self, event};
-use crate::backend::{Blob, BlobId, Keyframe, LeaseAction, MAIN_HEAD, Opening, Rewrite};
+use crate::backend::{Blob, BlobId, Keyframe, Kinds, LeaseAction, MAIN_HEAD, Opening, Order, Range, Rewrite};
 use crate::codec::{self, Codec};
 use crate::error::{Conflict, Error, Result};
 use crate::limits::check_name;
@@ -32,9 +32,54 @@ pub struct SessionWriter {
     head: AsyncMutex<Head>,
 }
 
+/// So many bytes are enough for one write: those who wait would wait longer for more.
+const GROUP_BYTES: u64 = 4 << 20;
+
 struct Waiting {
-    append: Append,
+    id: BatchId,
+    /// Taken when it is drafted and nobody else's append is in the same group.
+    append: Option<Append>,
+    /// It was handed to the store before, by someone who was dropped meanwhile.
+    is_sent: bool,
+    receipt: Option<Receipt>,
     reply: oneshot::Sender<Result<Receipt>>,
+}
+
+/// Appends that are stored together. When whoever stores them is dropped half-way, those that are not
+/// answered yet wait again.
+struct Group<'a> {
+    queue: &'a Mutex<VecDeque<Waiting>>,
+    items: VecDeque<Waiting>,
+}
+
+impl<'a> Group<'a> {
+    fn take(queue: &'a Mutex<VecDeque<Waiting>>) -> Self {
+        let items = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));
+        Self { queue, items }
+    }
+
+    fn answer(&mut self, at: usize, outcome: Result<Receipt>) {
+        if let Some(waiting) = self.items.remove(at) {
+            // Whoever asked may have gone; what was stored stays stored.
+            let _ = waiting.reply.send(outcome);
+        }
+    }
+
+    /// What an append before `at` with the same batch id was given.
+    fn drafted(&self, at: usize, id: BatchId) -> Option<Receipt> {
+        self.items.iter().take(at).find(|waiting| waiting.id == id).and_then(|waiting| waiting.receipt.clone())
+    }
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(waiting) = self.items.pop_back() {
+            if waiting.append.is_some() {
+                queue.push_front(Waiting { receipt: None, ..waiting });
+            }
+        }
+    }
 }
 
 impl Store {
@@ -75,6 +120,9 @@ impl Store {
         claim: &Claim,
     ) -> Result<SessionWriter> {
         check_name("the holder", &claim.holder, "max_name_bytes", self.inner.limits.max_name_bytes)?;
+        if let Body::Event(event) = &first {
+            check_patch(event, &self.inner.limits)?;
+        }
         let id = session.id;
         if self.inner.backend.session(self.workspace(), id).await?.is_some() {
             return Err(Conflict::Exists { what: "session", id: id.to_string() }.into());
@@ -175,26 +223,31 @@ impl SessionWriter {
         Ok(state.state.value().clone().try_into()?)
     }
 
-    /// Appends; returns when it is durable. Appends that arrive together share one batch.
+    /// Appends; returns when it is durable. Appends that arrive together share one batch. When this
+    /// future is dropped, what it was to append may or may not be stored; others are not disturbed.
     pub async fn append(&self, append: Append) -> Result<Receipt> {
+        let id = append.id.unwrap_or_else(|| self.store.source().id());
         let (reply, mut answer) = oneshot::channel();
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(Waiting { append, reply });
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(Waiting {
+            id,
+            append: Some(append),
+            is_sent: false,
+            receipt: None,
+            reply,
+        });
         let mut head = self.head.lock().await;
-        // Whoever had the head before may have taken this append along.
-        if let Ok(outcome) = answer.try_recv() {
-            return outcome;
+        loop {
+            // Whoever had the head before may have taken this append along.
+            match answer.try_recv() {
+                Ok(outcome) => return outcome,
+                Err(oneshot::error::TryRecvError::Closed) => return Err(Error::Closed),
+                Err(oneshot::error::TryRecvError::Empty) => {}
+            }
+            if head.stale {
+                self.reload(&mut head).await?;
+            }
+            self.append_group(&mut head).await;
         }
-        if head.stale {
-            self.reload(&mut head).await.inspect_err(|_| {
-                // Nobody else can do better: fail all who wait, each with its own try.
-                self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
-            })?;
-        }
-        self.append_waiting(&mut head).await;
-        drop(head);
-        answer.await.unwrap_or_else(|_| {
-            Err(Error::Io { what: "appending".into(), why: "the write was given up half-way".into() })
-        })
     }
 
     async fn fresh_head(&self) -> Result<AsyncGuard<'_, Head>> {
@@ -206,6 +259,9 @@ impl SessionWriter {
     }
 
     async fn reload(&self, head: &mut Head) -> Result<()> {
+        // A write whose caller is gone may still be on its way: renewing the lease waits behind it.
+        let renew = LeaseAction::Renew { epoch: head.epoch, ttl_ms: self.store.inner.lease_ttl_ms };
+        self.store.inner.backend.lease(self.store.workspace(), self.session, renew).await?;
         let recent = std::mem::take(&mut head.recent);
         let fresh = self.store.read_head(&self.codec, self.session, head.epoch).await;
         match fresh {
@@ -223,47 +279,62 @@ impl SessionWriter {
         }
     }
 
-    /// Stores everything that waits as one batch, and answers.
-    async fn append_waiting(&self, head: &mut Head) {
-        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Stores what waits, up to the limits of one batch, and answers.
+    async fn append_group(&self, head: &mut Head) {
+        let limits = &self.store.inner.limits;
+        let mut group = Group::take(&self.waiting);
+        let is_shared = group.items.len() > 1;
         let mut draft = Draft::of(head, self.store.source().now());
-        let mut ready = Vec::new();
-        for Waiting { append, reply } in waiting {
-            let id = append.id.unwrap_or_else(|| self.store.source().id());
-            if let Some((_, receipt)) = head.recent.iter().find(|(known, _)| *known == id) {
-                let _ = reply.send(Ok(receipt.clone()));
+        let mut at = 0;
+        while let Some(waiting) = group.items.get_mut(at) {
+            if waiting.reply.is_closed() {
+                // Its caller gave up before it was begun.
+                group.items.remove(at);
                 continue;
             }
-            match self.draft(head, &mut draft, append, id).await {
-                Ok(receipt) => ready.push((id, receipt, reply)),
-                Err(error) => {
-                    let _ = reply.send(Err(error));
+            let id = waiting.id;
+            if let Some((_, receipt)) = head.recent.iter().find(|(known, _)| *known == id) {
+                let receipt = Receipt { repeated: !waiting.is_sent, ..receipt.clone() };
+                group.answer(at, Ok(receipt));
+                continue;
+            }
+            if let Some(receipt) = group.drafted(at, id) {
+                group.items[at].receipt = Some(Receipt { repeated: true, ..receipt });
+                at += 1;
+                continue;
+            }
+            let waiting = &mut group.items[at];
+            let items = waiting.append.as_ref().map_or(0, |append| append.items.len());
+            let is_full = (draft.entries.len() + items) as u64 > limits.max_batch_entries
+                || draft.bytes >= GROUP_BYTES.min(limits.max_batch_bytes);
+            if is_full && !draft.entries.is_empty() {
+                break;
+            }
+            let append = if is_shared { waiting.append.clone() } else { waiting.append.take() };
+            match self.draft(head, &mut draft, append.unwrap_or_default(), id).await {
+                Ok(receipt) => {
+                    group.items[at].receipt = Some(receipt);
+                    at += 1;
                 }
+                Err(error) => group.answer(at, Err(error)),
             }
         }
-        if ready.is_empty() {
-            return;
-        }
-        let outcome = self.commit(head, draft, ready.iter().map(|(id, receipt, _)| (*id, receipt))).await;
-        for (id, receipt, reply) in ready {
-            if outcome.is_ok() {
-                head.remember(id, &receipt);
+        group.items.iter_mut().take(at).for_each(|waiting| waiting.is_sent = true);
+        let outcome = self.commit(head, draft).await;
+        for _ in 0..at {
+            let Some(waiting) = group.items.pop_front() else { break };
+            let Some(receipt) = waiting.receipt else { continue };
+            if outcome.is_ok() && !receipt.repeated {
+                head.remember(waiting.id, &receipt);
             }
-            let _ = reply.send(outcome.clone().map(|()| receipt));
+            let _ = waiting.reply.send(outcome.clone().map(|()| receipt));
         }
     }
 
-    async fn commit<'a>(
-        &self,
-        head: &mut Head,
-        mut draft: Draft,
-        mut parts: impl Iterator<Item = (BatchId, &'a Receipt)>,
-    ) -> Result<()> {
-        if draft.entries.is_empty() {
-            return Ok(());
-        }
-        let Some((first, _)) = parts.next() else { return Ok(()) };
+    async fn commit(&self, head: &mut Head, mut draft: Draft) -> Result<()> {
+        let Some(first) = draft.entries.first().and_then(|entry| entry.batch) else { return Ok(()) };
         let batch = self.finish(head, &mut draft, first)?;
+        let at = Position { timeline: head.timeline, seq: draft.first };
         // If this future is dropped while the store works, nobody here knows how it ended.
         head.stale = true;
         match self.store.inner.backend.append(self.store.workspace(), batch).await {
@@ -272,7 +343,7 @@ impl SessionWriter {
                 head.stale = false;
                 Ok(())
             }
-            Err(error @ Error::Io { .. }) => self.settle(head, first, error).await,
+            Err(error @ Error::Io { .. }) => self.settle(head, at, first, error).await,
             Err(error) => {
                 head.state = None;
                 Err(error)
@@ -281,13 +352,22 @@ impl SessionWriter {
     }
 
     /// A write whose end is unknown is settled by reading back.
-    async fn settle(&self, head: &mut Head, batch: BatchId, error: Error) -> Result<()> {
+    async fn settle(&self, head: &mut Head, at: Position, batch: BatchId, error: Error) -> Result<()> {
         if self.reload(head).await.is_err() {
             return Err(error);
         }
-        match head.recent.iter().any(|(known, _)| *known == batch) {
-            true => Ok(()),
-            false => Err(error),
+        let range = Range {
+            timeline: at.timeline,
+            from: at.seq,
+            to: at.seq.next(),
+            kinds: Kinds::ALL,
+            channel: None,
+            order: Order::Forward,
+            limit: 1,
+        };
+        match self.store.inner.backend.read(self.store.workspace(), range).await {
+            Ok(found) if found.first().is_some_and(|(_, entry)| entry.batch == Some(batch)) => Ok(()),
+            _ => Err(error),
         }
     }
 
