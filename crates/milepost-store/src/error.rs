@@ -2,7 +2,7 @@
 //! and what to do now.
 
 use milepost_model::{
-    BatchId, DeltaError, Epoch, IdError, MessageError, Position, SessionId, StateError, TimelineId, Timestamp,
+    DeltaError, Epoch, IdError, MessageError, Position, SessionId, StateError, TimelineId, Timestamp,
 };
 
 /// The result of every store operation.
@@ -227,12 +227,6 @@ pub enum Conflict {
         session: SessionId,
         /// How many begin in it.
         branches: u64,
-    },
-    /// A batch id was used before for something else.
-    #[error("batch {batch} was used before for other entries: use a new batch id for new entries")]
-    Batch {
-        /// The batch.
-        batch: BatchId,
     },
 }
 

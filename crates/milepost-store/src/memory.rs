@@ -1,9 +1,10 @@
 //! A backend that keeps everything in memory: the reference that others are compared with, and what
-//! tests use. Nothing survives the process; clones of one [`MemoryBackend`] share their content, so
-//! that a test can close a store and open it again.
+//! tests use. Nothing survives the process; clones of one [`MemoryBackend`] share their content, and
+//! each is closed for itself, so that a test can close a store and open it again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -13,10 +14,17 @@ use crate::backend::*;
 use crate::error::{Conflict, Error, Result};
 
 /// A store in memory.
-#[derive(Clone)]
 pub struct MemoryBackend {
     source: Source,
     inner: Arc<Mutex<BTreeMap<WorkspaceId, Workspace>>>,
+    is_closed: AtomicBool,
+}
+
+impl Clone for MemoryBackend {
+    /// The same content, opened once more.
+    fn clone(&self) -> Self {
+        Self { source: self.source.clone(), inner: Arc::clone(&self.inner), is_closed: AtomicBool::new(false) }
+    }
 }
 
 #[derive(Default)]
@@ -27,6 +35,8 @@ struct Workspace {
     keyframes: BTreeMap<Position, Keyframe>,
     blobs: BTreeMap<BlobId, (Vec<u8>, Timestamp)>,
     records: BTreeMap<RecordKey, Record>,
+    /// How many timelines were ever made.
+    made: u64,
 }
 
 struct SessionState {
@@ -36,6 +46,8 @@ struct SessionState {
 }
 
 struct TimelineState {
+    /// Timelines are listed in the order they were made.
+    made: u64,
     session: SessionId,
     parent: Option<Position>,
     head: Option<String>,
@@ -72,15 +84,18 @@ impl TimelineState {
 impl MemoryBackend {
     /// An empty store.
     pub fn new(source: Source) -> Self {
-        Self { source, inner: Arc::default() }
+        Self { source, inner: Arc::default(), is_closed: AtomicBool::new(false) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Workspace>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Result<MutexGuard<'_, BTreeMap<WorkspaceId, Workspace>>> {
+        match self.is_closed.load(Ordering::SeqCst) {
+            true => Err(Error::Closed),
+            false => Ok(self.inner.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
     }
 
-    fn with<T>(&self, workspace: &WorkspaceId, f: impl FnOnce(&mut Workspace) -> T) -> T {
-        f(self.lock().entry(workspace.clone()).or_default())
+    fn with<T>(&self, workspace: &WorkspaceId, f: impl FnOnce(&mut Workspace) -> Result<T>) -> Result<T> {
+        f(self.lock()?.entry(workspace.clone()).or_default())
     }
 }
 
@@ -115,6 +130,7 @@ impl Workspace {
             Some(open) => self.check_opening(&batch, open)?,
             None => self.check_growth(&batch)?,
         }
+        self.check_rest(&batch)?;
         Ok(self.apply(batch, now))
     }
 
@@ -166,12 +182,45 @@ impl Workspace {
         Ok(())
     }
 
+    /// Every timeline that the batch touches besides its own must be there, and what branches of other
+    /// sessions begin at must stay.
+    fn check_rest(&self, batch: &Batch) -> Result<()> {
+        let rewrite = &batch.rewrite;
+        let touched = (batch.keyframes.iter().map(|frame| frame.at))
+            .chain(rewrite.entries.iter().map(|(at, _)| *at))
+            .chain(rewrite.marks.iter().map(|row| row.at))
+            .chain(
+                [&rewrite.truncate, &rewrite.drop_marks, &rewrite.drop_keyframes, &rewrite.texts]
+                    .into_iter()
+                    .flatten()
+                    .copied(),
+            );
+        for at in touched {
+            if at.timeline != batch.timeline && !self.timelines.contains_key(&at.timeline) {
+                return Err(Error::not_found("timeline", at.timeline));
+            }
+        }
+        for cut in &rewrite.truncate {
+            let needs = |line: &&TimelineState| {
+                line.session != batch.session
+                    && line.parent.is_some_and(|at| at.timeline == cut.timeline && at.seq >= cut.seq)
+            };
+            let branches = self.timelines.values().filter(needs).count() as u64;
+            if branches > 0 {
+                return Err(Conflict::Branches { session: batch.session, branches }.into());
+            }
+        }
+        Ok(())
+    }
+
     fn apply(&mut self, batch: Batch, now: Timestamp) -> Appended {
         if let Some(open) = batch.open {
             if let Some(old) = open.replaces.and_then(|id| self.timelines.get_mut(&id)) {
                 old.head = None;
             }
+            self.made += 1;
             let line = TimelineState {
+                made: self.made,
                 session: batch.session,
                 parent: open.parent,
                 head: Some(open.head),
@@ -263,7 +312,9 @@ impl Workspace {
     fn children(&self, session: SessionId) -> Vec<Timeline> {
         let of_session = |at: Position| self.timelines.get(&at.timeline).is_some_and(|line| line.session == session);
         let continues = |line: &TimelineState| line.session != session && line.parent.is_some_and(of_session);
-        self.timelines.iter().filter(|(_, line)| continues(line)).map(|(id, line)| line.info(*id)).collect()
+        let mut found: Vec<_> = self.timelines.iter().filter(|(_, line)| continues(line)).collect();
+        found.sort_by_key(|(_, line)| line.made);
+        found.into_iter().map(|(id, line)| line.info(*id)).collect()
     }
 
     fn needed_blobs(&self) -> BTreeSet<BlobId> {
@@ -346,8 +397,9 @@ impl Backend for MemoryBackend {
 
     async fn timelines(&self, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>> {
         self.with(workspace, |w| {
-            let own = w.timelines.iter().filter(|(_, line)| line.session == session);
-            Ok(own.map(|(id, line)| line.info(*id)).collect())
+            let mut own: Vec<_> = w.timelines.iter().filter(|(_, line)| line.session == session).collect();
+            own.sort_by_key(|(_, line)| line.made);
+            Ok(own.into_iter().map(|(id, line)| line.info(*id)).collect())
         })
     }
 
@@ -385,8 +437,8 @@ impl Backend for MemoryBackend {
             for blob in blobs {
                 w.blobs.entry(blob.id).or_insert((blob.bytes, now)).1 = now;
             }
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
     async fn get_blobs(&self, workspace: &WorkspaceId, ids: Vec<BlobId>) -> Result<Vec<Option<Vec<u8>>>> {
@@ -476,7 +528,7 @@ impl Backend for MemoryBackend {
 
     async fn workspaces(&self) -> Result<Vec<WorkspaceId>> {
         let used = |w: &&Workspace| !w.records.is_empty() || !w.sessions.is_empty();
-        Ok(self.lock().iter().filter(|(_, w)| used(w)).map(|(id, _)| id.clone()).collect())
+        Ok(self.lock()?.iter().filter(|(_, w)| used(w)).map(|(id, _)| id.clone()).collect())
     }
 
     async fn sessions(&self, workspace: &WorkspaceId, filter: SessionFilter) -> Result<Vec<SessionRow>> {
@@ -517,7 +569,7 @@ impl Backend for MemoryBackend {
     }
 
     async fn search(&self, _: &WorkspaceId, _: TextQuery) -> Result<Option<Vec<TextHit>>> {
-        Ok(None)
+        self.lock().map(|_| None)
     }
 
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {
@@ -562,18 +614,19 @@ impl Backend for MemoryBackend {
     }
 
     async fn check(&self) -> Result<Vec<String>> {
-        Ok(Vec::new())
+        self.lock().map(|_| Vec::new())
     }
 
     async fn backup(&self, _: &Path) -> Result<bool> {
-        Ok(false)
+        self.lock().map(|_| false)
     }
 
     async fn compact(&self) -> Result<()> {
-        Ok(())
+        self.lock().map(|_| ())
     }
 
     async fn close(&self) -> Result<()> {
+        self.is_closed.store(true, Ordering::SeqCst);
         Ok(())
     }
 }

@@ -2,9 +2,10 @@
 //! The commitment is made over these bytes.
 
 use milepost_model::delta::{decode_value, encode_value};
-use milepost_model::{Block, Body, Checkpoint, CheckpointId, Content, Delta, EntryKind, Event, Hash, Message};
-use serde_json::Value;
+use milepost_model::{Block, Body, Channel, Checkpoint, CheckpointId, Content, Delta, EntryKind, Event, Hash, Message};
+use serde_json::{Map, Value};
 
+use super::varint;
 use crate::error::{Error, Result};
 
 /// The plain bytes of an entry.
@@ -36,32 +37,73 @@ pub(super) fn from_plain(kind: EntryKind, plain: &[u8]) -> Result<Body> {
     })
 }
 
-/// Id and state hash as bytes, the rest as a compact value: the bytes of hashes do not compress.
+const CLEAN: u8 = 1;
+/// All messages are in the main channel: one number instead of a map.
+const ONLY_MAIN: u8 = 2;
+/// A value with the remaining fields follows.
+const MORE: u8 = 4;
+
+/// What nearly every mark has as bytes, the rest as a compact value: hashes and ids do not compress.
 fn mark_to_plain(mark: &Checkpoint) -> Result<Vec<u8>> {
-    let mut rest = serde_json::to_value(mark).map_err(|error| Error::invalid("checkpoint", error.to_string()))?;
-    if let Value::Object(map) = &mut rest {
-        map.remove("id");
-        map.remove("state");
+    let bad = |error: serde_json::Error| Error::invalid("checkpoint", error.to_string());
+    let mut rest = match serde_json::to_value(mark).map_err(bad)? {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    };
+    for field in ["id", "number", "trigger", "clean", "state"] {
+        rest.remove(field);
     }
-    let mut out = Vec::with_capacity(96);
+    let only_main = (mark.counts.len() == 1).then(|| mark.counts.get(&Channel::MAIN)).flatten();
+    if only_main.is_some() {
+        rest.remove("counts");
+    }
+    let trigger = mark.trigger.as_str();
+    let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+    let mut out = Vec::with_capacity(80);
+    out.push(flag(mark.clean, CLEAN) | flag(only_main.is_some(), ONLY_MAIN) | flag(!rest.is_empty(), MORE));
     out.extend_from_slice(&mark.id.to_bytes());
     out.extend_from_slice(&mark.state.0);
-    out.extend_from_slice(&encode_value(&rest));
+    varint::push(&mut out, mark.number);
+    varint::push(&mut out, trigger.len() as u64);
+    out.extend_from_slice(trigger.as_bytes());
+    if let Some(count) = only_main {
+        varint::push(&mut out, *count);
+    }
+    if !rest.is_empty() {
+        out.extend_from_slice(&encode_value(&Value::Object(rest)));
+    }
     Ok(out)
 }
 
 fn mark_from_plain(plain: &[u8]) -> Option<Checkpoint> {
-    let (id, rest) = plain.split_first_chunk::<16>()?;
-    let (state, rest) = rest.split_first_chunk::<32>()?;
-    let mut value = decode_value(rest).ok()?;
-    let map = value.as_object_mut()?;
+    let (&flags, rest) = plain.split_first()?;
+    let (id, rest) = rest.split_first_chunk::<16>()?;
+    let (state, mut rest) = rest.split_first_chunk::<32>()?;
+    let number = varint::pull(&mut rest)?;
+    let trigger_len = usize::try_from(varint::pull(&mut rest)?).ok()?;
+    let (trigger, mut rest) = rest.split_at_checked(trigger_len)?;
+    let main = if flags & ONLY_MAIN != 0 { Some(varint::pull(&mut rest)?) } else { None };
+    let mut map = match flags & MORE {
+        0 if rest.is_empty() => Map::new(),
+        0 => return None,
+        _ => match decode_value(rest).ok()? {
+            Value::Object(map) => map,
+            _ => return None,
+        },
+    };
     map.insert("id".into(), Value::String(CheckpointId::from_bytes(*id).to_string()));
     map.insert("state".into(), Value::String(Hash(*state).to_string()));
-    serde_json::from_value(value).ok()
+    map.insert("number".into(), Value::from(number));
+    map.insert("trigger".into(), Value::String(std::str::from_utf8(trigger).ok()?.to_owned()));
+    map.insert("clean".into(), Value::Bool(flags & CLEAN != 0));
+    if let Some(count) = main {
+        map.insert("counts".into(), serde_json::json!({ Channel::MAIN.as_str(): count }));
+    }
+    serde_json::from_value(Value::Object(map)).ok()
 }
 
-/// A message's leading text and where its JSON string lies in the plain bytes, when a person could
-/// read it in a table.
+/// The beginning of a message's leading text, and where it lies in the plain bytes: what a person
+/// reads in a table. It is cut out of the payload and put in again by [`escape`].
 pub(super) fn clear_text<'a>(message: &'a Message, plain: &[u8]) -> Option<(usize, &'a str)> {
     let role = serde_json::to_string(&message.role).ok()?;
     let (text, block) = match &message.content {
@@ -71,10 +113,18 @@ pub(super) fn clear_text<'a>(message: &'a Message, plain: &[u8]) -> Option<(usiz
             _ => return None,
         },
     };
-    if text.is_empty() || text.len() > super::CLEAR_TEXT_MAX || text.contains('\0') {
+    let end = text.floor_char_boundary(super::CLEAR_TEXT_MAX);
+    let text = text.get(..end)?;
+    if text.is_empty() || text.contains('\0') {
         return None;
     }
-    let offset = "{\"role\":".len() + role.len() + ",\"content\":".len() + block.len();
-    let literal = serde_json::to_string(text).ok()?;
-    (plain.get(offset..)?.starts_with(literal.as_bytes())).then_some((offset, text))
+    let offset = "{\"role\":".len() + role.len() + ",\"content\":".len() + block.len() + "\"".len();
+    plain.get(offset..)?.starts_with(escape(text).as_bytes()).then_some((offset, text))
+}
+
+/// A text as it stands inside a JSON string.
+pub(super) fn escape(text: &str) -> String {
+    let mut literal = serde_json::to_string(text).unwrap_or_default();
+    literal.pop();
+    literal.split_off(literal.len().min(1))
 }

@@ -26,8 +26,8 @@ use pack::{Seal, pack, unpack};
 
 /// The version of the entry format that is written.
 pub const FORMAT: u8 = 1;
-/// A longer text is compressed with the rest instead of lying in clear for a person to read.
-pub(crate) const CLEAR_TEXT_MAX: usize = 2048;
+/// So much of a message's text lies in clear for a person to read; the rest is compressed.
+pub(crate) const CLEAR_TEXT_MAX: usize = 160;
 
 const FORM_INLINE: u8 = 0;
 const FORM_TEXT: u8 = 1;
@@ -202,11 +202,10 @@ impl Form {
             FORM_TEXT => {
                 let text = entry.text.as_deref().unwrap_or_default();
                 let rest = unpack(body, self.flags, seal, max_len)?;
-                let literal = serde_json::to_string(text).unwrap_or_default();
                 let (before, after) = rest
                     .split_at_checked(self.text_at)
                     .ok_or_else(|| Error::corrupt("a message", "its text lies outside of it"))?;
-                Ok(Some([before, literal.as_bytes(), after].concat()))
+                Ok(Some([before, body::escape(text).as_bytes(), after].concat()))
             }
             _ => unpack(body, self.flags, seal, max_len).map(Some),
         }
@@ -313,8 +312,8 @@ impl Codec {
             _ => None,
         };
         let (form, flags) = if let Some((offset, text)) = clear {
-            let literal_len = serde_json::to_string(text).map_or(0, |literal| literal.len());
-            let rest = [&plain[..offset], plain.get(offset + literal_len..).unwrap_or_default()].concat();
+            let cut = offset + body::escape(text).len();
+            let rest = [&plain[..offset], plain.get(cut..).unwrap_or_default()].concat();
             entry.text = Some(text.to_owned());
             varint::push(&mut out, offset as u64);
             (FORM_TEXT, pack(&rest, &seal, &self.source, &mut out)?)
@@ -326,7 +325,6 @@ impl Codec {
             entry.body = out;
             return Ok(None);
         }
-        entry.text = None;
         let blob = self.blob_with(plain, commitment)?;
         let mut short = vec![FORM_BLOB];
         varint::push(&mut short, plain.len() as u64);

@@ -85,7 +85,7 @@ pub async fn only_idle_blobs_that_nothing_needs_are_dropped(place: &dyn Place) -
     pinning.blobs = vec![blob(4, vec![4])];
     line.length = scene.append(pinning).await?.length;
     scene.clock.advance_ms(10);
-    let before = scene.source.now().plus_ms(-5);
+    let before = scene.source.now().plus_ms(-10);
     let some = vec![BlobId([5; 32]), BlobId([1; 32]), BlobId([3; 32])];
     same!(scene.backend.drop_blobs(&scene.workspace, some, before).await?, 1, "dropped of three");
     same!(scene.backend.drop_blobs(&scene.workspace, all.clone(), before).await?, 1, "dropped of all");

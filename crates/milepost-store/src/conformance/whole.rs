@@ -55,6 +55,7 @@ pub async fn workspaces_are_isolated(place: &dyn Place) -> Outcome {
         opening.row = Some(SessionRow { title: Some(own.clone()), ..row(line.session, START) });
         scene.backend.append(name, opening).await?;
         let mut marked = marked.clone();
+        marked.row = Some(SessionRow { title: Some(own.clone()), ..row(line.session, START) });
         marked.entries[0].refs = vec![BlobId([number as u8; 32])];
         marked.marks = vec![MarkRow { label: Some(own.clone()), ..mark(line.at(1), checkpoint) }];
         marked.keyframes = vec![keyframe(line.at(1), &own)];
@@ -260,13 +261,13 @@ pub async fn limits_are_errors_that_store_nothing(place: &dyn Place) -> Outcome 
     let mut options = scene.options();
     options.limits.max_entry_bytes = 100_000;
     options.limits.max_blob_bytes = 100_000;
-    options.limits.max_batch_bytes = 250_000;
+    options.limits.max_batch_bytes = 600_000;
     let store = Store::with_backend(scene.backend.clone(), options).await?;
     let writer = store.create(NewSession::default(), &claim()).await?;
     let noise = |len: usize| {
         let mut bytes = vec![0u8; len];
         scene.source.fill(&mut bytes);
-        bytes.iter().map(|byte| char::from(b' ' + byte % 90)).collect::<String>()
+        bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect::<String>()
     };
     let before = scene.picture().await?;
     let limit = |outcome: Result<crate::store::Receipt, Error>| match outcome {
@@ -278,7 +279,7 @@ pub async fn limits_are_errors_that_store_nothing(place: &dyn Place) -> Outcome 
     same!(limit(writer.append(many(10_001)).await), "max_batch_entries", "10,001 entries");
     let large = Append::new().message(user("small")).message(user("x".repeat(100_001)));
     same!(limit(writer.append(large).await), "max_entry_bytes", "an entry that is too large");
-    let large = (0..4).fold(Append::new(), |append, _| append.message(user(noise(99_000))));
+    let large = (0..16).fold(Append::new(), |append, _| append.message(user(noise(99_000))));
     same!(limit(writer.append(large).await), "max_batch_bytes", "a batch that is too large");
     let long = Append::new().mark(NewMark::new(Trigger::Step).label("l".repeat(1025)));
     same!(limit(writer.append(long).await), "max_name_bytes", "a label that is too long");

@@ -80,7 +80,7 @@ impl TimelineRow {
 
     /// The timelines of a session, or those that fit a condition on `?1` (workspace) and `?2` (session).
     fn list(db: &Connection, workspace: &WorkspaceId, session: SessionId, condition: &str) -> Result<Vec<Self>> {
-        db.prepare_cached(&format!("{TIMELINE} WHERE {condition} ORDER BY t.id"))
+        db.prepare_cached(&format!("{TIMELINE} WHERE {condition} ORDER BY t.no"))
             .and_then(|mut s| s.query_map(params![workspace.as_str(), session.to_string()], read_timeline)?.collect())
             .map_err(fail("listing timelines"))
     }
@@ -146,7 +146,13 @@ fn write_lease(db: &Connection, no: i64, lease: &Lease) -> Result<()> {
 }
 
 /// Adds a batch. Runs inside a transaction.
-pub(super) fn append(db: &Connection, workspace: &WorkspaceId, batch: &Batch, now: Timestamp) -> Result<Appended> {
+pub(super) fn append(
+    db: &Connection,
+    workspace: &WorkspaceId,
+    batch: &Batch,
+    now: Timestamp,
+    text_index: bool,
+) -> Result<Appended> {
     let line = TimelineRow::find(db, workspace, batch.timeline)?;
     if let Some(answer) = repeated(db, line.as_ref(), batch)? {
         return Ok(answer);
@@ -179,20 +185,21 @@ pub(super) fn append(db: &Connection, workspace: &WorkspaceId, batch: &Batch, no
         rows::put_mark(db, entry_key(timeline_no, mark.at.seq)?, mark)?;
     }
     rows::put_keyframes(db, workspace, &batch.keyframes)?;
+    check_truncation(db, workspace, batch)?;
     rewrite(db, workspace, &batch.rewrite)?;
     if !batch.rewrite.truncate.is_empty() {
         let line = TimelineRow::find(db, workspace, batch.timeline)?;
         seq = Seq(line.map(|line| line.end(db)).transpose()?.map_or(seq.0, |(length, _)| length));
     }
     if let Some(row) = &batch.row {
-        rows::update_session(db, session_no, row, seq.0)?;
-    }
-    if batch.epoch.is_some() {
+        let renewed = if batch.epoch.is_some() { until.0 } else { 0 };
+        rows::update_session(db, session_no, row, seq.0, renewed)?;
+    } else if batch.epoch.is_some() {
         db.prepare_cached("UPDATE sessions SET lease_until = max(lease_until, ?2) WHERE no = ?1")
             .and_then(|mut s| s.execute([session_no, until.0]))
             .map_err(fail("renewing a lease"))?;
     }
-    if batch.entries.iter().any(|entry| entry.kind == EntryKind::Message) {
+    if text_index && batch.entries.iter().any(|entry| entry.kind == EntryKind::Message) {
         db.prepare_cached("INSERT OR IGNORE INTO unindexed (timeline) VALUES (?1)")
             .and_then(|mut s| s.execute([timeline_no]))
             .map_err(fail("noting new texts"))?;
@@ -390,6 +397,21 @@ pub(super) fn read(db: &Connection, workspace: &WorkspaceId, range: &Range) -> R
     match TimelineRow::find(db, workspace, range.timeline)? {
         Some(line) => read_range(db, line.no, range),
         None => Ok(Vec::new()),
+    }
+}
+
+/// What branches of other sessions begin at must stay.
+fn check_truncation(db: &Connection, workspace: &WorkspaceId, batch: &Batch) -> Result<()> {
+    if batch.rewrite.truncate.is_empty() {
+        return Ok(());
+    }
+    let children = children(db, workspace, batch.session)?;
+    let is_cut =
+        |at: Position| batch.rewrite.truncate.iter().any(|cut| cut.timeline == at.timeline && cut.seq <= at.seq);
+    let branches = children.iter().filter(|line| line.parent.is_some_and(is_cut)).count() as u64;
+    match branches {
+        0 => Ok(()),
+        _ => Err(Conflict::Branches { session: batch.session, branches }.into()),
     }
 }
 

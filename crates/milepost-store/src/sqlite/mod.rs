@@ -96,8 +96,8 @@ impl Backend for SqliteBackend {
 
     async fn append(&self, workspace: &WorkspaceId, batch: Batch) -> Result<Appended> {
         let messages = batch.entries.iter().filter(|entry| entry.kind == EntryKind::Message).count();
-        let (workspace, source) = (workspace.clone(), self.source.clone());
-        self.writer.write(messages, move |db| log::append(db, &workspace, &batch, source.now())).await
+        let (workspace, source, text) = (workspace.clone(), self.source.clone(), self.text);
+        self.writer.write(messages, move |db| log::append(db, &workspace, &batch, source.now(), text)).await
     }
 
     async fn read(&self, workspace: &WorkspaceId, range: Range) -> Result<Vec<(Seq, StoredEntry)>> {

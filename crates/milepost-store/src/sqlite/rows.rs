@@ -71,12 +71,12 @@ pub(super) fn insert_session(db: &Connection, workspace: &WorkspaceId, row: &Ses
 }
 
 /// Writes a session's row.
-pub(super) fn update_session(db: &Connection, no: i64, row: &SessionRow, length: u64) -> Result<()> {
+pub(super) fn update_session(db: &Connection, no: i64, row: &SessionRow, length: u64, lease_until: i64) -> Result<()> {
     let [project, agent, feature, task, stage] = &row.keys;
     db.prepare_cached(
         "UPDATE sessions SET status = ?2, created = ?3, active = ?4, messages = ?5, checkpoints = ?6, trashed = ?7,
                 hidden = ?8, title = ?9, preview = ?10, project = ?11, agent = ?12, feature = ?13, task = ?14,
-                stage = ?15, tags = ?16, detail = ?17, length = ?18
+                stage = ?15, tags = ?16, detail = ?17, length = ?18, lease_until = max(lease_until, ?19)
          WHERE no = ?1",
     )
     .and_then(|mut s| {
@@ -99,6 +99,7 @@ pub(super) fn update_session(db: &Connection, no: i64, row: &SessionRow, length:
             join_tags(&row.tags),
             row.detail,
             length as i64,
+            lease_until,
         ])
     })
     .map_err(fail("writing a session's row"))?;
@@ -323,7 +324,7 @@ pub(super) fn rebuild(
     }
     let lines = super::log::timelines(db, workspace, row.id)?;
     let head = lines.iter().find(|line| line.head.as_deref() == Some(MAIN_HEAD));
-    update_session(db, no, row, head.map_or(0, |line| line.length))?;
+    update_session(db, no, row, head.map_or(0, |line| line.length), 0)?;
     super::text::reset(db, workspace, row.id)
 }
 

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -24,9 +25,9 @@ const GROUP_MAX: usize = 256;
 /// Texts are indexed when nothing was written for so long,
 const IDLE: Duration = Duration::from_millis(30);
 /// or when so many messages wait for it.
-const BACKLOG_MAX: usize = 1024;
-/// So many messages are indexed at a time, to keep writers waiting only briefly.
-const INDEX_STEP: usize = 128;
+const BACKLOG_MAX: usize = 8192;
+/// So many messages are indexed before looking whether someone waits to write.
+const INDEX_STEP: usize = 64;
 
 /// Something to write. It may run more than once, but its effects are kept only once.
 trait Job: Send {
@@ -70,6 +71,8 @@ pub(super) struct Writer {
     sender: Mutex<Option<SyncSender<Order>>>,
     /// Bounds the queue without blocking the caller's thread.
     places: Arc<Semaphore>,
+    /// How many orders wait.
+    waiting: Arc<AtomicUsize>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -77,7 +80,14 @@ impl Writer {
     /// Starts the thread with a connection that was set up for writing.
     pub fn start(connection: Connection, path: PathBuf, text_index: bool, queue: usize) -> Result<Self> {
         let (sender, receiver) = sync_channel(queue + 1);
-        let state = Thread { connection: Some(connection), path, text_index, backlog: usize::from(text_index) };
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let state = Thread {
+            connection: Some(connection),
+            path,
+            text_index,
+            backlog: usize::from(text_index),
+            waiting: Arc::clone(&waiting),
+        };
         let thread = std::thread::Builder::new()
             .name("milepost-writer".into())
             .spawn(move || state.run(&receiver))
@@ -85,6 +95,7 @@ impl Writer {
         Ok(Self {
             sender: Mutex::new(Some(sender)),
             places: Arc::new(Semaphore::new(queue)),
+            waiting,
             thread: Mutex::new(Some(thread)),
         })
     }
@@ -122,6 +133,7 @@ impl Writer {
     }
 
     fn post(&self, order: Order) -> Result<()> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         sender.as_ref().and_then(|sender| sender.send(order).ok()).ok_or(Error::Closed)
     }
@@ -162,6 +174,8 @@ struct Thread {
     text_index: bool,
     /// Messages that may not be indexed yet.
     backlog: usize,
+    /// How many orders wait.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Thread {
@@ -185,6 +199,7 @@ impl Thread {
             let mut group = VecDeque::new();
             let mut next = Some(order);
             while let Some(order) = next.take() {
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
                 match order {
                     Order::Shared(job) => group.push_back(job),
                     other => {
@@ -260,19 +275,30 @@ impl Thread {
     }
 
     fn index_step(&mut self) {
-        let Ok(connection) = self.connection() else {
+        if self.connection().is_err() {
             self.backlog = 0;
-            return;
-        };
+        }
+        let Some(connection) = &self.connection else { return };
+        // As much as possible in one transaction makes the smallest index, but writers do not wait for it.
         let step = || {
             connection.execute_batch("BEGIN IMMEDIATE").map_err(fail("indexing texts"))?;
-            let done = text::index(connection, INDEX_STEP)?;
+            let mut total = 0;
+            let is_done = loop {
+                let done = text::index(connection, INDEX_STEP)?;
+                total += done;
+                if done < INDEX_STEP {
+                    break true;
+                }
+                if self.waiting.load(Ordering::Relaxed) > 0 {
+                    break false;
+                }
+            };
             connection.execute_batch("COMMIT").map_err(fail("indexing texts"))?;
-            Ok::<_, Error>(done)
+            Ok::<_, Error>((total, is_done))
         };
         match step() {
-            Ok(done) if done == INDEX_STEP => self.backlog = self.backlog.saturating_sub(done).max(1),
-            Ok(_) => self.backlog = 0,
+            Ok((_, true)) => self.backlog = 0,
+            Ok((done, false)) => self.backlog = self.backlog.saturating_sub(done).max(1),
             // The index is derived: it is caught up by the next search or the next idle moment.
             Err(_) => {
                 self.backlog = 0;

@@ -81,6 +81,9 @@ impl Default for Options {
     }
 }
 
+/// So many timelines' parents are remembered.
+const REMEMBERED_PARENTS: usize = 1 << 16;
+
 /// An open workspace of a store. Cheap to clone; clones share everything.
 #[derive(Clone)]
 pub struct Store {
@@ -350,7 +353,11 @@ impl Store {
         let found = self.inner.backend.timeline(self.workspace(), timeline).await?;
         let found = found.ok_or_else(|| Error::not_found("timeline", timeline))?;
         let known = (found.session, found.parent);
-        self.inner.parents.lock().unwrap_or_else(PoisonError::into_inner).insert(timeline, known);
+        let mut parents = self.inner.parents.lock().unwrap_or_else(PoisonError::into_inner);
+        if parents.len() >= REMEMBERED_PARENTS {
+            parents.clear();
+        }
+        parents.insert(timeline, known);
         Ok(known)
     }
 }

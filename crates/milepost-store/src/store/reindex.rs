@@ -76,8 +76,8 @@ impl Store {
     }
 
     async fn fold_session(&self, id: SessionId, lines: &[Timeline], head: &Timeline) -> Result<Session> {
-        let first = lines.iter().min_by_key(|line| line.id);
-        let first = first.ok_or_else(|| Error::corrupt(format!("session {id}"), "it has no timeline"))?;
+        // Timelines are listed as they were made.
+        let first = lines.first().ok_or_else(|| Error::corrupt(format!("session {id}"), "it has no timeline"))?;
         let mut session = Session::new(id, head.id, Timestamp(0));
         if let Some(at) = first.parent {
             let (parent, _) = self.parent(at.timeline).await?;
