@@ -22,8 +22,10 @@ const USAGE: &str = "usage: milepost-bench COMMAND [--OPTION VALUE]…
 parts of groups, for a closer look or a profiler:
   workload --out FILE [--steps N] [--session N]   write workload L as JSON lines
   bare [--dir DIR] [--appends N]                  4 KiB append + fdatasync
-  save [--dir DIR] [--steps N] [--hand delta] [--text no]   Milepost, one session
-  verify --dir DIR [--times N]                    verify a store that `save --dir DIR --keep` left
+  save [--dir DIR] [--steps N] [--hand delta] [--text no] [--keep]
+                                                  workload L through Milepost; --keep leaves the store in DIR
+  pictures --dir DIR [--count N]                  leave a store of messages with 64 KiB each in DIR
+  verify --dir DIR [--times N]                    verify a store that was left in DIR
   plain-sqlite [--dir DIR] [--sessions N]         SQLite with a connection per session
   peers --python PATH [--dir DIR] [--runs N]      LangGraph's SqliteSaver on workload L
 DIR is where files are written (and removed again): the disk to measure, by default the current directory.
@@ -48,6 +50,7 @@ fn run() -> Result<ExitCode> {
         "workload" => write_workload(&options)?,
         "bare" => bare(&options)?,
         "save" => save(&options)?,
+        "pictures" => pictures(&options)?,
         "verify" => verify(&options)?,
         "plain-sqlite" => plain_sqlite(&options)?,
         "peers" => peers(&options)?,
@@ -99,6 +102,11 @@ fn save(options: &Options) -> Result<()> {
     describe(&format!("saves by {}", hand.name()), &run.saves);
     detail(format_args!("total {:.3} s, then close {:.3} s", run.saves.total().as_secs_f64(), close.as_secs_f64()));
     Ok(())
+}
+
+fn pictures(options: &Options) -> Result<()> {
+    let count = options.number("count", 2_000)?;
+    milepost_bench::milepost::current_thread()?.block_on(store::save_pictures(count, &options.dir()))
 }
 
 fn verify(options: &Options) -> Result<()> {
@@ -184,9 +192,8 @@ impl Options {
     }
 
     fn number(&self, name: &str, default: usize) -> Result<usize> {
-        self.get(name).map_or(Ok(default), |value| {
-            value.parse().map_err(|e| Error::from(format!("--{name} {value}: {e}")))
-        })
+        self.get(name)
+            .map_or(Ok(default), |value| value.parse().map_err(|e| Error::from(format!("--{name} {value}: {e}"))))
     }
 
     fn dir(&self) -> PathBuf {

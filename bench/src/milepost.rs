@@ -72,6 +72,11 @@ impl Session {
         Ok(Self { writer, state, hand })
     }
 
+    /// Goes on with a session, by deltas.
+    pub async fn resume(store: &Store, id: SessionId) -> Result<Self> {
+        Ok(Self { writer: store.write(id, &claim()).await?, state: State::new(), hand: Hand::Delta })
+    }
+
     /// Its id.
     pub fn id(&self) -> SessionId {
         self.writer.id()
@@ -175,7 +180,12 @@ pub fn save_at_once(load: Load, seed: u64, dir: &Path, hand: Hand) -> Result<Thr
     })
 }
 
-async fn save_for_a_while(load: Load, mut session: Session, steps: Vec<Step>, barrier: Arc<Barrier>) -> Result<Counter> {
+async fn save_for_a_while(
+    load: Load,
+    mut session: Session,
+    steps: Vec<Step>,
+    barrier: Arc<Barrier>,
+) -> Result<Counter> {
     barrier.wait().await;
     let mut counter = Counter::start(load);
     for step in steps.iter().cycle() {

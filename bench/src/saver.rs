@@ -138,8 +138,7 @@ pub fn save_at_once<S: Saver>(load: Load, seed: u64, open: impl Fn(u64) -> Resul
     };
     let session = &session;
     let counters = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..load.sessions as u64).map(|number| scope.spawn(move || session(number))).collect();
+        let threads: Vec<_> = (0..load.sessions as u64).map(|number| scope.spawn(move || session(number))).collect();
         let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| "a session's thread panicked")?);
         joined.collect::<Result<Vec<_>>>()
     })?;

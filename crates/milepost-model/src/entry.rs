@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Checkpoint, Delta, Message, TimelineId};
+use crate::{Checkpoint, Delta, Message, TimelineId, Timestamp};
 
 /// A place in a timeline: the number of the entry there. A timeline that continues another goes on
 /// counting where its parent was left.
@@ -162,6 +162,19 @@ impl Body {
             Body::Event(_) => EntryKind::Event,
         }
     }
+}
+
+/// One durable record in a timeline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Where it is.
+    pub at: Position,
+    /// When it was added.
+    pub time: Timestamp,
+    /// Which kind it is.
+    pub kind: EntryKind,
+    /// What it says; none when it was erased.
+    pub body: Option<Body>,
 }
 
 /// Something that happened and is neither message, state nor mark: a chapter, a pause, an intent.

@@ -35,7 +35,7 @@ mod state_hash;
 
 pub use checkpoint::{Checkpoint, Resumable, Trigger};
 pub use delta::{Delta, DeltaError};
-pub use entry::{Body, EntryKind, Epoch, Event, Hash, Position, Seq};
+pub use entry::{Body, Entry, EntryKind, Epoch, Event, Hash, Position, Seq};
 pub use id::{BatchId, CheckpointId, Id, IdError, OwnerId, SessionId, TimelineId, WorkspaceId};
 pub use message::{Block, Channel, Content, Message, MessageError, Role};
 pub use policy::{Policy, Retention};

@@ -600,6 +600,15 @@ pub struct BlobInfo {
     pub touched: Timestamp,
 }
 
+/// Something that a check found below the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// It is in data that a rebuild makes anew.
+    pub derived: bool,
+    /// What it is and what to do, in words.
+    pub what: String,
+}
+
 /// What a backend can do beyond the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
@@ -688,7 +697,7 @@ pub trait Backend: Send + Sync + 'static {
     // The whole.
 
     /// Looks for damage below the log: torn pages, lost rows, an index that does not fit. In words, each with what to do.
-    async fn check(&self) -> Result<Vec<String>>;
+    async fn check(&self) -> Result<Vec<Finding>>;
     /// Writes a copy of the whole store to a file while writers work, when the backend has a better way than reading everything.
     async fn backup(&self, to: &Path) -> Result<bool>;
     /// Gives free space back and wipes what was removed from the medium's free places.

@@ -51,7 +51,7 @@ pub use error::{Conflict, Error, KeyError, Result};
 pub use keys::{KeyOptions, MASTER_KEY_VARIABLE, MarkKey, MasterKey};
 pub use limits::Limits;
 pub use store::{
-    Append, Claim, Collected, Compression, DeleteMode, Deleted, Entry, Loaded, Mark, MarkQuery, MessageQuery, NewMark,
+    Append, Claim, Collected, Compression, DeleteMode, Deleted, Loaded, Mark, MarkQuery, MessageQuery, NewMark,
     NewSession, Options, Problem, Pruned, Purged, Receipt, Redacted, Redactor, Reindexed, SessionPage, SessionQuery,
     SessionWriter, SignedHead, Skipped, Stats, Store, StoredMessage, StoredRecord, Verified,
 };

@@ -580,6 +580,7 @@ impl Backend for MemoryBackend {
                 w.timelines.iter().filter(|(_, line)| line.session == id).map(|(id, _)| *id).collect();
             let length = w.main_head(id).and_then(|head| w.timelines.get(&head)).map_or(0, TimelineState::length);
             w.marks.retain(|at, _| !own.contains(&at.timeline));
+            w.keyframes.retain(|at, frame| frame.pinned || !own.contains(&at.timeline));
             w.marks.extend(marks.into_iter().map(|row| (row.at, row)));
             let is_lost = !w.sessions.contains_key(&id);
             w.note(id, Some(row), None, length, Timestamp(0));
@@ -613,7 +614,7 @@ impl Backend for MemoryBackend {
         })
     }
 
-    async fn check(&self) -> Result<Vec<String>> {
+    async fn check(&self) -> Result<Vec<Finding>> {
         self.lock().map(|_| Vec::new())
     }
 

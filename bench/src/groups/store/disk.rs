@@ -40,7 +40,11 @@ pub(super) fn bytes(plan: &Plan, place: &Place, report: &mut Report) -> Result<(
             Ok::<_, crate::Error>(())
         })?;
         report.at_most(name, bytes as f64 / 1e6, bar);
-        detail(format_args!("all {} checkpoints and {} messages read back as they were saved", plan.steps, 2 * plan.steps));
+        detail(format_args!(
+            "all {} checkpoints and {} messages read back as they were saved",
+            plan.steps,
+            2 * plan.steps
+        ));
         by_table(dir.path())?;
     }
     Ok(())
@@ -53,7 +57,12 @@ async fn check_everything(store: &Store, session: SessionId, steps: usize) -> Re
     let marks = store.marks(session, &MarkQuery { oldest_first: true, ..MarkQuery::default() }).await?;
     let messages = store.messages(session, &MessageQuery::default()).await?;
     if marks.len() != steps || messages.len() != 2 * steps {
-        return Err(format!("{} checkpoints and {} messages came back, not {steps} and twice that", marks.len(), messages.len()).into());
+        return Err(format!(
+            "{} checkpoints and {} messages came back, not {steps} and twice that",
+            marks.len(),
+            messages.len()
+        )
+        .into());
     }
     let mut messages = messages.iter();
     for (number, (mark, step)) in marks.iter().zip(&mut workload).enumerate() {

@@ -1,13 +1,13 @@
 //! Many sessions saving at once, against SQLite as one would use it without Milepost.
 
 use super::{Place, Plan};
+use crate::Result;
 use crate::milepost::{self, Hand};
 use crate::plain_sqlite::PlainSqlite;
 use crate::report::{Report, detail};
 use crate::saver::{Throughput, save_at_once};
 use crate::stats::{median, summary};
 use crate::workload::SEED;
-use crate::Result;
 
 /// `many_saves_per_s`: durable saves a second over those of a connection per session. `many_p999_wait`: how long the
 /// unlucky wait, in median waits.

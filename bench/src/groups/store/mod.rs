@@ -12,6 +12,8 @@ mod verify;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use verify::save_pictures;
+
 use crate::Result;
 use crate::report::{Report, detail};
 use crate::saver::Load;
@@ -68,11 +70,7 @@ impl Plan {
             full_pairs: 1,
             long_steps: 1_000,
             loads: 20,
-            load: Load {
-                sessions: 8,
-                warm_up: Duration::from_millis(100),
-                measured: Duration::from_millis(500),
-            },
+            load: Load { sessions: 8, warm_up: Duration::from_millis(100), measured: Duration::from_millis(500) },
             load_pairs: 1,
             payloads: 64,
             judged: false,

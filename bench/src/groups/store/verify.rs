@@ -65,7 +65,7 @@ async fn verify_once(store: &Store) -> Result<Duration> {
 }
 
 /// Messages that each hold a picture, as base64 of bytes that do not compress.
-async fn save_pictures(count: usize, dir: &Path) -> Result<()> {
+pub async fn save_pictures(count: usize, dir: &Path) -> Result<()> {
     const TOGETHER: usize = 16;
     let mut rng = Rng::new(SEED);
     let store = open(dir, true).await?;

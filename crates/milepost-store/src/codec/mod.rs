@@ -438,7 +438,15 @@ impl Codec {
     ) -> Result<(StoredEntry, Option<Blob>, Hash)> {
         let plain = body::to_plain(body)?;
         let commitment = self.commitment(&plain);
-        let mut replaced = StoredEntry { text: None, refs: entry.refs.clone(), ..entry.clone() };
+        let mut replaced = StoredEntry {
+            text: None,
+            label: self.label(body),
+            channel: match body {
+                Body::Message(message) => self.channel(&message.channel),
+                _ => None,
+            },
+            ..entry.clone()
+        };
         if is_blob(entry) {
             replaced.refs.remove(0);
         }

@@ -354,7 +354,7 @@ pub async fn compacting_changes_nothing(place: &dyn Place) -> Outcome {
     let before = scene.picture().await?;
     scene.backend.compact().await?;
     same!(scene.picture().await?, before, "what is there after compacting");
-    same!(scene.backend.check().await?, Vec::<String>::new(), "what a check finds");
+    same!(scene.backend.check().await?, Vec::<Finding>::new(), "what a check finds");
     let store = scene.reopen_store(&store).await?;
     same!(scene.picture().await?, before, "what is there after reopening");
     verify(&store).await?;

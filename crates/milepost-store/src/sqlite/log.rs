@@ -154,7 +154,10 @@ pub(super) fn append(
     text_index: bool,
 ) -> Result<Appended> {
     let line = TimelineRow::find(db, workspace, batch.timeline)?;
-    if let Some(answer) = repeated(db, line.as_ref(), batch)? {
+    let length = line.as_ref().map(|line| line.end(db)).transpose()?.map(|(length, _)| length);
+    if length.is_some_and(|length| length > batch.expected)
+        && let Some(answer) = repeated(db, line.as_ref(), batch)?
+    {
         return Ok(answer);
     }
     let session = find_session(db, workspace, batch.session)?;
@@ -170,7 +173,7 @@ pub(super) fn append(
             open_timeline(db, workspace, batch, open, session.map(|s| s.no), until)?
         }
         (None, Some(line), Some(session)) if line.session == batch.session => {
-            check_growth(db, &line, batch)?;
+            check_growth(&line, length.unwrap_or_default(), batch)?;
             (line.no, session.no)
         }
         _ => return Err(Error::not_found("timeline", batch.timeline)),
@@ -229,11 +232,10 @@ fn check_epoch(session: SessionId, epoch: Epoch, lease: &Lease) -> Result<()> {
     Err(Error::Fenced { session, epoch, current: lease.epoch, holder: lease.holder.clone() })
 }
 
-fn check_growth(db: &Connection, line: &TimelineRow, batch: &Batch) -> Result<()> {
+fn check_growth(line: &TimelineRow, actual: u64, batch: &Batch) -> Result<()> {
     if line.head.is_none() {
         return Err(Conflict::NotHead { timeline: batch.timeline }.into());
     }
-    let (actual, _) = line.end(db)?;
     if actual != batch.expected {
         return Err(Conflict::Length { timeline: batch.timeline, expected: batch.expected, actual }.into());
     }

@@ -12,6 +12,7 @@ mod wal;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use milepost_model::{
@@ -51,6 +52,8 @@ pub struct SqliteBackend {
     writer: Writer,
     readers: Readers,
     text: bool,
+    /// A check or a search found the text index damaged: the next rebuild makes it anew.
+    text_damaged: AtomicBool,
 }
 
 impl SqliteBackend {
@@ -61,7 +64,14 @@ impl SqliteBackend {
         schema::prepare(&connection, path, options.text_index)?;
         let text = schema::has_text_index(&connection)?;
         let writer = Writer::start(connection, path.to_owned(), text, options.queue)?;
-        Ok(Self { path: path.to_owned(), source, writer, readers: Readers::start(path)?, text })
+        Ok(Self {
+            path: path.to_owned(),
+            source,
+            writer,
+            readers: Readers::start(path)?,
+            text,
+            text_damaged: AtomicBool::new(false),
+        })
     }
 
     /// The file.
@@ -76,6 +86,10 @@ impl SqliteBackend {
     {
         let (workspace, source) = (workspace.clone(), self.source.clone());
         self.writer.write(0, move |db| work(db, &workspace, source.now())).await
+    }
+
+    fn note_damage(&self, is_damaged: bool) {
+        self.text_damaged.fetch_or(is_damaged, Ordering::Relaxed);
     }
 
     async fn look<T, F>(&self, workspace: &WorkspaceId, work: F) -> Result<T>
@@ -204,10 +218,16 @@ impl Backend for SqliteBackend {
         while self.readers.read(text::is_behind).await? {
             self.writer.write(0, |db| text::index(db, CATCH_UP)).await?;
         }
-        self.look(workspace, move |db, w| text::search(db, w, &query)).await.map(Some)
+        let found = self.look(workspace, move |db, w| text::search(db, w, &query)).await;
+        self.note_damage(found.as_ref().is_err_and(Error::is_damage));
+        found.map(Some)
     }
 
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {
+        if self.text && self.text_damaged.load(Ordering::Relaxed) {
+            self.writer.write(0, text::start_anew).await?;
+            self.text_damaged.store(false, Ordering::Relaxed);
+        }
         self.write(workspace, move |db, w, now| rows::rebuild(db, w, &row, &marks, now)).await
     }
 
@@ -215,8 +235,10 @@ impl Backend for SqliteBackend {
         self.look(workspace, rows::usage).await
     }
 
-    async fn check(&self) -> Result<Vec<String>> {
-        self.writer.alone(rows::check).await
+    async fn check(&self) -> Result<Vec<Finding>> {
+        let found = self.writer.alone(rows::check).await?;
+        self.note_damage(found.iter().any(|finding| finding.derived));
+        Ok(found)
     }
 
     async fn backup(&self, to: &Path) -> Result<bool> {
@@ -227,7 +249,12 @@ impl Backend for SqliteBackend {
         self.readers
             .read_outside(move |db| {
                 let name = target.to_string_lossy().into_owned();
-                db.execute("VACUUM INTO ?1", [name]).map_err(fail("writing the backup"))?;
+                let failed = fail("writing the backup");
+                // It writes to another file only, which a connection that only reads does not tell apart.
+                db.pragma_update(None, "query_only", false).map_err(&failed)?;
+                let written = db.execute("VACUUM INTO ?1", [name]).map_err(&failed);
+                db.pragma_update(None, "query_only", true).map_err(&failed)?;
+                written?;
                 sync_file(&target)
             })
             .await?;

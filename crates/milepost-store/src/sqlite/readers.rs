@@ -76,6 +76,14 @@ impl Readers {
     }
 }
 
+impl Drop for Readers {
+    /// When the store is dropped, its file is let go of: the last connection to be closed removes the
+    /// WAL by its name, which may by then be another's.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 fn snapshot<T>(connection: &Connection, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
     let failed = super::schema::fail("reading");
     connection.prepare_cached("BEGIN").and_then(|mut s| s.execute([])).map_err(&failed)?;

@@ -19,10 +19,10 @@ pub(super) fn session_columns() -> &'static str {
 }
 
 pub(super) fn read_session_row(row: &Row<'_>) -> rusqlite::Result<SessionRow> {
-    let odd = || rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, "an unknown status".into());
     Ok(SessionRow {
         id: parse(&row.get::<_, String>(0)?, 0)?,
-        status: Status::from_name(&row.get::<_, String>(1)?).ok_or_else(odd)?,
+        // It is derived: what it should be, verify notices and reindex writes.
+        status: Status::from_name(&row.get::<_, String>(1)?).unwrap_or_default(),
         created: Timestamp(row.get(2)?),
         active: Timestamp(row.get(3)?),
         messages: row.get::<_, i64>(4)? as u64,
@@ -317,6 +317,13 @@ pub(super) fn rebuild(
         [workspace.as_str(), &id],
     )
     .map_err(&failed)?;
+    // Whole states that are derived come again as they are needed.
+    db.execute(
+        "DELETE FROM keyframes WHERE pinned = 0
+         AND id >> 32 IN (SELECT no FROM timelines WHERE workspace = ?1 AND session = ?2)",
+        [workspace.as_str(), &id],
+    )
+    .map_err(&failed)?;
     for mark in marks {
         let line = TimelineRow::find(db, workspace, mark.at.timeline)?
             .ok_or_else(|| Error::not_found("timeline", mark.at.timeline))?;
@@ -542,15 +549,21 @@ pub(super) fn usage(db: &Connection, workspace: &WorkspaceId) -> Result<Usage> {
 }
 
 /// Looks for damage below the log.
-pub(super) fn check(db: &Connection) -> Result<Vec<String>> {
-    let mut found: Vec<String> = db
+pub(super) fn check(db: &Connection) -> Result<Vec<Finding>> {
+    let mut found = Vec::new();
+    let lines: Vec<String> = db
         .prepare("PRAGMA integrity_check(100)")
         .and_then(|mut s| s.query_map([], |row| row.get::<_, String>(0))?.collect())
         .map_err(fail("checking the database file"))?;
-    found.retain(|line| line != "ok");
-    found.iter_mut().for_each(|line| {
-        *line = format!("the database file is damaged: {line}; restore a backup, or salvage what is whole");
-    });
+    for line in lines.iter().filter(|line| *line != "ok") {
+        // SQLite looks into the text index too.
+        let derived = line.to_ascii_lowercase().contains("fts5");
+        let what = match derived {
+            true => format!("the text index is damaged: {line}; reindex rebuilds it"),
+            false => format!("the database file is damaged: {line}; restore a backup, or salvage what is whole"),
+        };
+        found.push(Finding { derived, what });
+    }
     let orphans = [
         ("entries", "SELECT count(*) FROM entries WHERE id >> 32 NOT IN (SELECT no FROM timelines)"),
         (
@@ -567,13 +580,16 @@ pub(super) fn check(db: &Connection) -> Result<Vec<String>> {
     for (what, sql) in orphans {
         let count: i64 = db.query_row(sql, [], |row| row.get(0)).map_err(fail("checking the database file"))?;
         if count > 0 {
-            found.push(format!("{count} {what} belong to nothing; reindex rebuilds what is derived"));
+            let derived = what == "marks";
+            let what = format!("{count} {what} belong to nothing; reindex rebuilds what is derived");
+            found.push(Finding { derived, what });
         }
     }
     if super::schema::has_text_index(db)? {
         // The check is an insert that stores nothing.
         if let Err(error) = db.execute("INSERT INTO texts (texts, rank) VALUES ('integrity-check', 0)", []) {
-            found.push(format!("the text index is damaged: {error}; reindex rebuilds it"));
+            let what = format!("the text index is damaged: {error}; reindex rebuilds it");
+            found.push(Finding { derived: true, what });
         }
     }
     Ok(found)

@@ -127,7 +127,7 @@ CREATE VIEW checkpoints AS
   FROM marks m JOIN timelines t ON t.no = m.id >> 32;
 ";
 
-const TEXT_INDEX: &str = "
+pub(super) const TEXT_INDEX: &str = "
 CREATE VIRTUAL TABLE texts USING fts5(
   text, content='', contentless_delete=1, tokenize=\"unicode61 remove_diacritics 2\"
 );

@@ -122,11 +122,26 @@ pub(super) fn reset(db: &Connection, workspace: &WorkspaceId, session: SessionId
         .map_err(&failed)?;
     for (no, parent_seq) in lines {
         let (from, to) = key_range(no, Seq(0), Seq(u64::MAX));
-        forget(db, from, to)?;
+        match forget(db, from, to) {
+            Err(error) if error.is_damage() => return start_anew(db),
+            other => other?,
+        }
         let begins = parent_seq.map_or(0, |seq| seq + 1);
         db.execute("UPDATE timelines SET indexed = ?2 WHERE no = ?1", [no, begins]).map_err(&failed)?;
         db.execute("INSERT OR IGNORE INTO unindexed (timeline) VALUES (?1)", [no]).map_err(&failed)?;
     }
+    Ok(())
+}
+
+/// Makes an empty index in the place of a damaged one, and has all texts of the store indexed anew.
+pub(super) fn start_anew(db: &Connection) -> Result<()> {
+    let failed = fail("making the text index anew");
+    if db.execute("INSERT INTO texts (texts) VALUES ('delete-all')", []).is_err() {
+        db.execute_batch("DROP TABLE texts").map_err(&failed)?;
+        db.execute_batch(super::schema::TEXT_INDEX).map_err(&failed)?;
+    }
+    db.execute("UPDATE timelines SET indexed = ifnull(parent_seq + 1, 0)", []).map_err(&failed)?;
+    db.execute("INSERT OR IGNORE INTO unindexed (timeline) SELECT no FROM timelines", []).map_err(&failed)?;
     Ok(())
 }
 

@@ -314,7 +314,7 @@ struct Poisoned;
 /// Runs a group in one transaction, and answers everyone.
 fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Result<(), Poisoned> {
     while !group.is_empty() {
-        if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE").map_err(fail("beginning a transaction")) {
+        if let Err(error) = run(connection, "BEGIN IMMEDIATE").map_err(fail("beginning a transaction")) {
             let poisoned = !connection.is_autocommit() || matches!(error, Error::Io { .. });
             group.into_iter().for_each(|job| job.answer(Err(error.clone())));
             return if poisoned { Err(Poisoned) } else { Ok(()) };
@@ -339,7 +339,7 @@ fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Resul
             group = done.into();
             continue;
         }
-        return match connection.execute_batch("COMMIT").map_err(fail("committing to the disk")) {
+        return match run(connection, "COMMIT").map_err(fail("committing to the disk")) {
             Ok(()) => {
                 done.into_iter().for_each(|job| job.answer(Ok(())));
                 Ok(())
@@ -360,15 +360,20 @@ fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Resul
     Ok(())
 }
 
+/// Runs a statement that is needed over and over.
+fn run(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute([]).map(|_| ())
+}
+
 fn run_in_savepoint(connection: &Connection, job: &mut dyn Job) -> Result<()> {
     let failed = fail("writing");
-    connection.prepare_cached("SAVEPOINT item").and_then(|mut s| s.execute([])).map_err(&failed)?;
+    run(connection, "SAVEPOINT item").map_err(&failed)?;
     let outcome = job.run(connection);
     if outcome.is_err() && !connection.is_autocommit() {
-        connection.execute_batch("ROLLBACK TO item").map_err(&failed)?;
+        run(connection, "ROLLBACK TO item").map_err(&failed)?;
     }
     if !connection.is_autocommit() {
-        connection.prepare_cached("RELEASE item").and_then(|mut s| s.execute([])).map_err(&failed)?;
+        run(connection, "RELEASE item").map_err(&failed)?;
     }
     outcome
 }

@@ -28,6 +28,9 @@ pub(super) mod event {
     pub const PURGED: &str = "purged";
     /// Entries were replaced because they held a secret.
     pub const REDACTED: &str = "redacted";
+
+    /// All of them.
+    pub const OWN: [&str; 7] = [SESSION, BRANCHED, RESTORED, PRUNED, UNPRUNED, PURGED, REDACTED];
 }
 
 /// Takes over one entry of the session's lineage.

@@ -35,7 +35,7 @@ pub use append::{Append, Claim, NewMark, NewSession, Receipt};
 pub use heads::SignedHead;
 pub use keep::{Collected, DeleteMode, Deleted};
 pub use marks::{Loaded, Mark, MarkQuery, Skipped};
-pub use read::{Entry, MessageQuery, StoredMessage};
+pub use read::{MessageQuery, StoredMessage};
 pub use records::StoredRecord;
 pub use redact::{Redacted, Redactor};
 pub use reindex::Reindexed;

@@ -2,7 +2,7 @@
 
 use milepost_model::delta::{decode_value, encode_value};
 use milepost_model::{
-    Body, Channel, Delta, EntryKind, Message, Position, Seq, Session, SessionId, State, TimelineId, Timestamp,
+    Body, Channel, Delta, Entry, EntryKind, Message, Position, Seq, Session, SessionId, State, TimelineId, Timestamp,
 };
 use serde_json::{Map, Value};
 
@@ -20,19 +20,6 @@ pub(super) struct Segment {
     pub from: Seq,
     /// The entry after the last.
     pub to: Seq,
-}
-
-/// An entry read back.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
-    /// Where it is.
-    pub at: Position,
-    /// When it was added.
-    pub time: Timestamp,
-    /// Which kind it is.
-    pub kind: EntryKind,
-    /// What it says; none when it was erased.
-    pub body: Option<Body>,
 }
 
 /// A message read back.
@@ -247,7 +234,13 @@ impl Store {
         let mut to = part.to;
         while to > part.from {
             let at = Position { timeline: part.timeline, seq: Seq(to.0 - 1) };
-            let Some(frame) = self.inner.backend.keyframe(self.workspace(), at).await? else { return Ok(None) };
+            let frame = match self.inner.backend.keyframe(self.workspace(), at).await {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Ok(None),
+                // A row that cannot even be read: the deltas say the same, or that they were given up.
+                Err(error) if error.is_damage() => return Ok(None),
+                Err(error) => return Err(error),
+            };
             if frame.at.seq < part.from {
                 return Ok(None);
             }

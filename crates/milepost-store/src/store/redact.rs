@@ -8,9 +8,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use milepost_model::delta::Change;
+use milepost_model::delta::{Change, PathPart};
 use milepost_model::{
-    Block, Body, Content, Delta, EntryKind, Event, Hash, HashedState, Message, Position, Seq, SessionId,
+    Block, Body, Channel, Content, Delta, EntryKind, Event, Hash, HashedState, Message, Position, Role, Seq, SessionId,
+    TimelineId,
 };
 use serde_json::{Map, Value, json};
 
@@ -91,6 +92,14 @@ impl Redactor {
 
     fn message(&self, message: &mut Message) -> bool {
         let mut found = self.map(&mut message.extra);
+        if let Role::Other(name) = &mut message.role {
+            found |= self.text(name);
+        }
+        if let Some(clean) = (!message.channel.is_main()).then(|| (self.0)(message.channel.as_str())).flatten() {
+            // What is put in its place may not be a name.
+            message.channel = Channel::new(clean).or_else(|_| Channel::new("redacted")).unwrap_or_default();
+            found = true;
+        }
         match &mut message.content {
             Content::Text(text) => found |= self.text(text),
             Content::Blocks(blocks) => {
@@ -105,6 +114,22 @@ impl Redactor {
             }
         }
         found
+    }
+
+    fn event(&self, event: &mut Event) -> bool {
+        let is_known = event::OWN.contains(&event.kind.as_str());
+        self.map(&mut event.data) | (!is_known && self.text(&mut event.kind))
+    }
+
+    /// Whether a delta holds it, also in what later parts of the delta take away again.
+    fn is_in_delta(&self, delta: &Delta) -> bool {
+        delta.changes().any(|(path, change)| {
+            let in_path = path.parts().iter().any(|part| match part {
+                PathPart::Key(key) => (self.0)(key).is_some(),
+                PathPart::Index(_) => false,
+            });
+            in_path || self.value(&mut change_value(change))
+        })
     }
 }
 
@@ -130,7 +155,10 @@ struct Found {
     change: Changes,
     entries: u64,
     checkpoints: u64,
-    commitments: Vec<Hash>,
+    /// Whole states that hold it.
+    keyframes: u64,
+    /// Where something was replaced, and the commitment of what is there now.
+    replaced: Vec<(TimelineId, Seq, Hash)>,
     old_blobs: Vec<BlobId>,
 }
 
@@ -143,15 +171,17 @@ impl Store {
         // whenever this is interrupted, every session is either as it was or clean, and can be read.
         let rows = self.all_sessions().await?;
         let order = self.parents_first(rows.iter().map(|row| row.id).collect()).await?;
-        for id in order.into_iter().rev() {
+        let mut is_changed = false;
+        for id in order.iter().rev().copied() {
             let found = match self.find(id, redactor).await {
                 Ok(found) => found,
                 Err(Error::Key(KeyError::Shredded { .. })) => continue,
                 Err(error) => return Err(error),
             };
-            if found.entries + found.checkpoints == 0 {
+            if found.entries + found.checkpoints + found.keyframes == 0 {
                 continue;
             }
+            is_changed = true;
             redacted.sessions.push(id);
             redacted.entries += found.entries;
             redacted.checkpoints += found.checkpoints;
@@ -160,13 +190,35 @@ impl Store {
             }
         }
         redacted.records = self.redact_records(redactor, dry_run).await?;
-        if !dry_run && (redacted.entries + redacted.checkpoints + redacted.records > 0) {
+        is_changed |= redacted.records > 0;
+        if is_changed && !dry_run {
+            self.redact_rows(&order, redactor, claim).await?;
             let soon = self.source().now().plus_ms(1);
             self.inner.backend.drop_blobs(self.workspace(), old_blobs, soon).await?;
             self.inner.backend.compact().await?;
         }
         redacted.blobs = self.find_in_blobs(redactor).await?;
         Ok(redacted)
+    }
+
+    /// What a list shows of a branch may come from what it continues: once that is clean, so is the row.
+    async fn redact_rows(&self, order: &[SessionId], redactor: &Redactor, claim: &Claim) -> Result<()> {
+        for id in order {
+            let codec = match self.codec(*id).await {
+                Err(Error::Key(KeyError::Shredded { .. })) => continue,
+                other => other?,
+            };
+            let session = fold::session_from_row(&codec, &self.head(*id).await?.row)?;
+            let mut value = serde_json::to_value(&session).unwrap_or_default();
+            if redactor.value(&mut value) {
+                // Whoever writes to it remembers what was there: the lease keeps them from writing it again.
+                let writer = self.write(*id, claim).await?;
+                let derived = self.derive(*id).await?;
+                self.inner.backend.rebuild(self.workspace(), derived.row, derived.marks).await?;
+                writer.release().await?;
+            }
+        }
+        Ok(())
     }
 
     /// Sessions in an order in which every branch comes after what it continues from.
@@ -239,15 +291,10 @@ impl Store {
                     Some(Body::Message(mut message)) => {
                         redactor.message(&mut message).then_some(Body::Message(message))
                     }
-                    Some(Body::Event(mut event)) => redactor.map(&mut event.data).then_some(Body::Event(event)),
+                    Some(Body::Event(mut event)) => redactor.event(&mut event).then_some(Body::Event(event)),
                     // The whole state after it is known: what led there does not matter any more.
                     Some(Body::State(delta)) if pinned.contains_key(seq) => {
-                        let mut changes: Vec<Value> = Vec::new();
-                        for (_, change) in delta.changes() {
-                            changes.push(change_value(change));
-                        }
-                        let mut all = Value::Array(changes);
-                        redactor.value(&mut all).then(|| Body::State(Delta::default()))
+                        redactor.is_in_delta(&delta).then(|| Body::State(Delta::default()))
                     }
                     Some(Body::State(delta)) => {
                         state.apply(&delta)?;
@@ -285,7 +332,7 @@ impl Store {
                         .push(crate::backend::MarkRow { trashed, ..fold::mark_to_row(codec, at, entry.time, mark) });
                 }
                 found.change.blobs.extend(blob);
-                found.commitments.push(commitment);
+                found.replaced.push((at.timeline, at.seq, commitment));
                 if entry.kind == EntryKind::Message {
                     found.change.rewrite.texts.push(at);
                 }
@@ -306,7 +353,7 @@ impl Store {
     ) -> Result<Option<Delta>> {
         let mut value = state.value().clone();
         let has_secret = redactor.value(&mut value);
-        if !has_secret && !*dirty {
+        if !has_secret && !*dirty && !redactor.is_in_delta(stored) {
             clean.apply(stored)?;
             return Ok(None);
         }
@@ -343,6 +390,7 @@ impl Store {
             if !redactor.value(&mut state) {
                 continue;
             }
+            found.keyframes += 1;
             match pinned {
                 true => found.change.keyframes.push(encode_keyframe(codec, at, &state, true)?),
                 false => found.change.rewrite.drop_keyframes.push(at),
@@ -353,7 +401,7 @@ impl Store {
 
     async fn replace(&self, id: SessionId, found: Found, why: &str, claim: &Claim) -> Result<Vec<BlobId>> {
         let writer = self.write(id, claim).await?;
-        let data = json!({ "why": why, "entries": found.entries, "replaced": found.commitments });
+        let data = json!({ "why": why, "entries": found.entries, "replaced": found.replaced });
         writer.rewrite(Event::new(event::REDACTED, data), found.change).await?;
         // Titles and previews may have held it: derive the rows anew now that the entries are clean.
         let derived = self.derive(id).await?;

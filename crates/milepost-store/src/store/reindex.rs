@@ -27,6 +27,11 @@ pub(super) struct Derived {
 impl Store {
     /// Rebuilds the derived rows of every session from the log.
     pub async fn reindex(&self) -> Result<Reindexed> {
+        // The backend notes what is damaged below, and makes it anew with the rest.
+        match self.inner.backend.check().await {
+            Err(error) if !error.is_damage() => return Err(error),
+            _ => {}
+        }
         let mut done = Reindexed::default();
         for id in self.inner.backend.session_ids(self.workspace()).await? {
             let rebuilt = match self.reindex_session(id).await {

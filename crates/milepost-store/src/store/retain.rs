@@ -59,6 +59,32 @@ impl Store {
         Ok(lines.iter().chain(&children).filter_map(|line| line.parent).collect())
     }
 
+    /// The newest of these marks before the head and before each branch: what those resume from.
+    async fn anchors(
+        &self,
+        session: SessionId,
+        lines: &[Timeline],
+        rows: &[MarkRow],
+    ) -> Result<BTreeSet<CheckpointId>> {
+        let children = self.inner.backend.children(self.workspace(), session).await?;
+        let heads = lines.iter().filter(|line| line.head.is_some()).map(|line| (line.id, Seq(line.length)));
+        let begins = children.iter().filter_map(|line| line.parent).map(|at| (at.timeline, at.seq.next()));
+        let mut anchors = BTreeSet::new();
+        for (timeline, end) in heads.chain(begins).collect::<Vec<_>>() {
+            let mut parts = self.lineage(timeline, end).await?;
+            while let Some(part) = parts.pop() {
+                let is_inside = |row: &&MarkRow| {
+                    row.at.timeline == part.timeline && row.at.seq >= part.from && row.at.seq < part.to
+                };
+                if let Some(row) = rows.iter().filter(is_inside).max_by_key(|row| row.at.seq) {
+                    anchors.insert(row.id);
+                    break;
+                }
+            }
+        }
+        Ok(anchors)
+    }
+
     /// The checkpoints that a session would lose: too many, too old, or not clean. Never the newest,
     /// a labelled, manual, milestone or phase one, nor one where a branch begins.
     async fn prunable(&self, session: SessionId, keep: &Retention) -> Result<Vec<MarkRow>> {
@@ -69,7 +95,9 @@ impl Store {
         let newest = rows.last().map(|row| row.id);
         let oldest_kept = self.source().now().plus_ms(-i64::from(keep.max_age_days) * DAY_MS);
         let total = rows.len();
-        let is_fixed = |row: &MarkRow| row.kept || Some(row.id) == newest || points.contains(&row.at);
+        let anchors = self.anchors(session, &lines, &rows).await?;
+        let is_fixed =
+            |row: &MarkRow| row.kept || Some(row.id) == newest || points.contains(&row.at) || anchors.contains(&row.id);
         let is_unwanted =
             |row: &MarkRow| (keep.max_age_days > 0 && row.time < oldest_kept) || (keep.clean_only && !row.clean);
         let (mut gone, rest): (Vec<_>, Vec<_>) = rows.into_iter().filter(|row| !is_fixed(row)).partition(is_unwanted);
@@ -77,6 +105,20 @@ impl Store {
         gone.extend(rest.into_iter().take(over));
         gone.sort_by_key(|row| (row.time, row.at));
         Ok(gone)
+    }
+
+    /// The newest mark up to a session's head besides these, also if it is in the trash.
+    async fn newest_mark(&self, session: SessionId, besides: &[CheckpointId]) -> Result<Option<CheckpointId>> {
+        let (timeline, end) = self.end(session).await?;
+        let mut parts = self.lineage(timeline, end).await?;
+        while let Some(part) = parts.pop() {
+            let filter = MarkFilter { trashed: None, ..MarkFilter::of(part.timeline, part.from, part.to) };
+            let rows = self.inner.backend.marks(self.workspace(), filter).await?;
+            if let Some(row) = rows.iter().find(|row| !besides.contains(&row.id)) {
+                return Ok(Some(row.id));
+            }
+        }
+        Ok(None)
     }
 
     /// Shows what [`SessionWriter::prune`] would do.
@@ -109,6 +151,9 @@ impl Store {
         let mut total = Purged::default();
         let mut deleted = Vec::new();
         for row in self.all_sessions().await? {
+            if row.hidden {
+                continue;
+            }
             if row.trashed.is_some_and(|time| time < before) {
                 let mode = super::DeleteMode::KeepBranches;
                 self.delete(row.id, mode, claim, dry_run).await?;
@@ -137,10 +182,12 @@ impl Store {
         let lines = self.inner.backend.timelines(self.workspace(), session).await?;
         let points = self.branch_points(session, &lines).await?;
         let rows = self.own_marks(&lines).await?;
+        // A branch's list names the mark that it began after.
+        let anchors = self.anchors(session, &[], &rows).await?;
         let mut plan = Plan::default();
         let mut stays: BTreeMap<TimelineId, BTreeSet<Seq>> = BTreeMap::new();
         for row in &rows {
-            if gone(row) && !points.contains(&row.at) {
+            if gone(row) && !points.contains(&row.at) && !anchors.contains(&row.id) {
                 plan.marks.push(row.clone());
             } else {
                 stays.entry(row.at.timeline).or_default().insert(row.at.seq);
@@ -292,6 +339,10 @@ impl SessionWriter {
         change.rewrite.drop_marks = plan.marks.iter().map(|row| row.at).collect();
         change.rewrite.drop_keyframes = plan.drop_keyframes;
         change.keyframes = plan.keyframes;
+        let listed = self.session().await.checkpoint;
+        if listed.is_some_and(|id| plan.purged.checkpoints.contains(&id)) {
+            change.checkpoint = Some(store.newest_mark(self.id(), &plan.purged.checkpoints).await?);
+        }
         let data = json!({ "checkpoints": plan.purged.checkpoints, "deltas": plan.purged.deltas });
         self.rewrite(Event::new(event::PURGED, data), change).await?;
         Ok(plan.purged)

@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use milepost_model::{
-    BatchId, Body, Branch, Epoch, Event, Hash, OwnerId, Position, Seq, Session, SessionId, State, Status, TimelineId,
+    BatchId, Body, Branch, CheckpointId, Epoch, Event, Hash, OwnerId, Position, Seq, Session, SessionId, State, Status,
+    TimelineId,
 };
 use serde_json::json;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncGuard, oneshot};
@@ -107,6 +108,8 @@ impl Store {
         let data = json!({ "from": at, "session": parent_id, "set": set });
         let body = Body::Event(Event::new(event::BRANCHED, data));
         let open = Opening { parent: Some(at), head: MAIN_HEAD.to_owned(), replaces: None };
+        // There must be a state to go on with.
+        self.state_before(at.timeline, at.seq.next()).await?;
         let chain = self.hash_at(at).await?;
         self.begin(session, open, chain, body, claim).await
     }
@@ -382,6 +385,8 @@ impl SessionWriter {
         if !reachable {
             return Err(Error::not_found("entry of this session", to));
         }
+        // There must be a state to go on with.
+        self.store.state_before(to.timeline, to.seq.next()).await?;
         let chain = self.store.hash_at(to).await?;
         let timeline: TimelineId = self.store.source().id();
         let mut session = head.session.clone();
@@ -426,6 +431,9 @@ impl SessionWriter {
         self.push(&mut draft, head.timeline, &Body::Event(event), Vec::new())?;
         draft.blobs.extend(change.blobs);
         draft.keyframes.extend(change.keyframes);
+        if let Some(newest) = change.checkpoint {
+            draft.session.checkpoint = newest;
+        }
         let is_cut = !change.rewrite.truncate.is_empty();
         let mut batch = self.finish(&head, &mut draft, self.store.source().id())?;
         batch.rewrite = change.rewrite;
@@ -475,4 +483,6 @@ pub(super) struct Changes {
     pub rewrite: Rewrite,
     pub blobs: Vec<Blob>,
     pub keyframes: Vec<Keyframe>,
+    /// The newest mark afterwards, when the one that the session's row names goes.
+    pub checkpoint: Option<Option<CheckpointId>>,
 }

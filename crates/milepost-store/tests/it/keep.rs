@@ -91,15 +91,13 @@ impl Story {
         self.writer.id()
     }
 
-    /// Says something, changes a large part of the state twice, and marks it.
+    /// Says something, changes a large part of the state, and marks it.
     async fn step(&mut self, mark: NewMark) -> CheckpointId {
         let number = self.marks.len();
         let text = format!("message {number}");
         self.state["step"] = json!(number);
         self.state["text"] = json!(noise(1000 + number as u64, 3000));
-        let half = state(self.state.clone());
-        self.state["text"] = json!(noise(5000 + number as u64, 3000));
-        let append = Append::new().message(user(&text)).state(half).state(state(self.state.clone())).mark(mark);
+        let append = Append::new().message(user(&text)).state(state(self.state.clone())).mark(mark);
         let receipt = self.writer.append(append).await.unwrap();
         self.said.push(text);
         self.marks.push((receipt.checkpoints[0], state(self.state.clone())));
@@ -297,7 +295,7 @@ async fn purging_gives_deltas_up_only_where_a_whole_state_stands_in() {
         story.check(&store, &alive).await;
         assert!(frames(&store, story.id()).await.iter().any(|(_, pinned)| *pinned));
     }
-    assert!(lost_deltas >= 20, "{lost_deltas}");
+    assert!(lost_deltas >= 15, "{lost_deltas}");
     // The session goes on, and everything holds after a reopen, a reindex and without derived keyframes.
     story.steps(3, &scratch.clock).await;
     alive.extend(story.marks[24..].iter().map(|(id, _)| *id));
@@ -689,7 +687,7 @@ async fn stats_say_what_uses_the_space_and_what_pruning_would_free() {
     assert_eq!(stats.sessions.iter().map(|own| own.session).collect::<Vec<_>>(), [story.id(), small.id()]);
     assert!(Stats::session_bytes(&stats.sessions[0]) > 20 * Stats::session_bytes(&stats.sessions[1]));
     let counts: BTreeMap<&str, u64> = EntryKind::ALL.map(|kind| (kind.as_str(), stats.kind(kind).entries)).into();
-    assert_eq!(counts, BTreeMap::from([("message", 46), ("state", 80), ("mark", 40), ("event", 3)]));
+    assert_eq!(counts, BTreeMap::from([("message", 46), ("state", 40), ("mark", 40), ("event", 3)]));
     assert!(stats.kind(EntryKind::State).bytes > stats.kind(EntryKind::Mark).bytes);
     assert!(stats.records.entries >= 2 && stats.total_bytes > 0 && stats.text_index_bytes > 0);
     let compression = store.compression(story.id()).await.unwrap();
@@ -904,7 +902,7 @@ async fn keyframes_can_be_lost_or_damaged_without_losing_anything() {
     let found = frames(&store, story.id()).await;
     assert!(found.len() > 1 && found.iter().all(|(_, pinned)| !pinned), "{found:?}");
     // Damaged: noticed as derived, passed over, and everything loads.
-    sql(&scratch.path(), "UPDATE keyframes SET body = substr(body, 1, length(body) - 1) || x'ff'");
+    sql(&scratch.path(), "UPDATE keyframes SET body = CAST(substr(body, 1, length(body) - 1) || x'ff' AS BLOB)");
     let report = store.verify().await.unwrap();
     assert_eq!(report.problems.iter().filter(|problem| problem.derived).count(), found.len(), "{report:?}");
     assert_eq!(report.problems.len(), found.len());
@@ -953,7 +951,10 @@ async fn damage_where_a_whole_state_stands_in_is_no_derived_damage() {
     story.writer.purge(Timestamp(i64::MAX)).await.unwrap();
     sql(&scratch.path(), "DELETE FROM keyframes WHERE pinned = 0");
     assert_eq!(
-        sql(&scratch.path(), "UPDATE keyframes SET body = substr(body, 1, length(body) - 1) || x'ff' WHERE pinned"),
+        sql(
+            &scratch.path(),
+            "UPDATE keyframes SET body = CAST(substr(body, 1, length(body) - 1) || x'ff' AS BLOB) WHERE pinned"
+        ),
         1
     );
     let report = store.verify().await.unwrap();

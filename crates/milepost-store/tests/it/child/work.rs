@@ -119,12 +119,20 @@ impl Agent {
         }
     }
 
+    /// Few words, mostly the same ones: an index of random words would take longer than all the rest.
     fn text(&mut self, bytes: usize) -> String {
-        let mut text = String::with_capacity(bytes + 16);
+        const WORDS: [&str; 8] = ["the", "build", "linker", "took", "cache", "seconds", "profile", "slow"];
+        let mut text = format!("{:x}", self.rng.next());
         while text.len() < bytes {
-            text += &format!("{:x} ", self.rng.next());
+            text += " ";
+            text += WORDS[self.rng.below(WORDS.len())];
         }
         text
+    }
+
+    /// Does not compress below the size at which a payload becomes a blob.
+    fn noise(&mut self, bytes: usize) -> String {
+        (0..bytes / 16).map(|_| format!("{:016x}", self.rng.next())).collect()
     }
 
     fn message(&mut self, bytes: usize) -> Message {
@@ -142,8 +150,7 @@ impl Agent {
         next["memory"]["step"] = json!(step);
         next["tools"][key] = json!(value);
         if self.rng.below(20) == 0 {
-            let keep = 24_000;
-            next["memory"]["notes"] = json!(self.text(keep));
+            next["memory"]["notes"] = json!(self.noise(36_000));
         }
         Ok(next.try_into()?)
     }
@@ -204,7 +211,7 @@ impl Agent {
 
     /// A message that becomes a blob.
     async fn large(&mut self) -> Outcome {
-        let message = self.message(40_000);
+        let message = Message::new(Role::Tool, self.noise(40_000));
         let receipt = self.writer.append(Append::new().message(message.clone())).await?;
         self.tell(&self.writer, &receipt, &[message], None);
         Ok(())

@@ -30,8 +30,8 @@ pub struct Image {
     pub story: String,
 }
 
-/// A recorded run of a child.
-#[derive(Debug)]
+/// A recorded run of a child. Clones make images side by side.
+#[derive(Debug, Clone)]
 pub struct Trace {
     ops: Ops,
     status: ExitStatus,

@@ -44,7 +44,7 @@ pub enum Op {
 }
 
 /// A whole recording.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Ops {
     /// The raw trace, into which `Op::Write` and `Op::Ack` point.
     pub bytes: Vec<u8>,
