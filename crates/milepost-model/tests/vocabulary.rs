@@ -102,7 +102,7 @@ fn all_kinds_of_blocks_survive_with_what_nobody_knows() {
 #[test]
 fn a_message_from_outside_is_read_or_refused_with_the_place() {
     for (json, why) in [
-        (r#"{"role":"user","content":"\ud800"}"#, "surrogate"),
+        (r#"{"role":"user","content":"\ud800"}"#, "hex escape"),
         (r#"{"role":"user","content":"a"} x"#, "trailing"),
         (r#"{"role":"user"}"#, "content"),
         (r#"{"role":7,"content":"a"}"#, "invalid type"),

@@ -212,6 +212,8 @@ struct SessionRecord {
 /// The keys of an open workspace.
 pub(crate) struct Keys {
     workspace: WorkspaceId,
+    /// Kept to follow a rotation that was made elsewhere.
+    master: RwLock<Option<MasterKey>>,
     commit: Arc<[u8; 32]>,
     data: Option<RwLock<Vec<(u64, Secret)>>>,
     marks: Option<MarkKey>,
@@ -271,15 +273,7 @@ impl Keys {
             Some(record) => record,
             None => Self::create(backend, workspace, options, source).await?,
         };
-        let value: WorkspaceRecord =
-            serde_json::from_slice(&record.value).map_err(|_| damaged(&format!("workspace {workspace}")))?;
-        if value.version > RECORD_VERSION {
-            return Err(Error::Newer {
-                what: format!("the key record of workspace {workspace}"),
-                found: value.version,
-                supported: RECORD_VERSION,
-            });
-        }
+        let value = Self::parse(workspace, &record)?;
         let (data, commit) = match (&value.encryption, &options.master) {
             (None, None) => (None, BASE64.decode(&value.commit).ok().and_then(|key| key.try_into().ok())),
             (None, Some(_)) => {
@@ -296,12 +290,26 @@ impl Keys {
         let commit = commit.ok_or_else(|| damaged(&format!("workspace {workspace}")))?;
         Ok(Self {
             workspace: workspace.clone(),
+            master: RwLock::new(options.master.clone()),
             commit: Arc::new(commit),
             data,
             marks: options.marks.clone(),
             sessions: Mutex::default(),
             source: source.clone(),
         })
+    }
+
+    fn parse(workspace: &WorkspaceId, record: &Record) -> Result<WorkspaceRecord> {
+        let value: WorkspaceRecord =
+            serde_json::from_slice(&record.value).map_err(|_| damaged(&format!("workspace {workspace}")))?;
+        if value.version > RECORD_VERSION {
+            return Err(Error::Newer {
+                what: format!("the key record of workspace {workspace}"),
+                found: value.version,
+                supported: RECORD_VERSION,
+            });
+        }
+        Ok(value)
     }
 
     fn open_data(
@@ -407,20 +415,29 @@ impl Keys {
         Some(Arc::new(SessionCipher::new(&blake3::derive_key("milepost 1 workspace values", &*self.commit))))
     }
 
-    /// Makes a new session's key. It must be durable before anything is sealed with it.
+    /// Makes a new session's key. It must be durable before anything is sealed with it, and wrapped by a
+    /// data key that stays: a rotation under way elsewhere sees it, or is seen here.
     pub async fn create_session(&self, backend: &dyn Backend, session: SessionId) -> Result<()> {
-        let Some((generation, data)) = self.data_key(None) else { return Ok(()) };
         let key = random(&self.source);
-        let name = associated("session", &self.workspace, &session.to_string());
-        let value = SessionRecord {
-            version: RECORD_VERSION,
-            generation,
-            key: wrap(&SessionCipher::new(&data), &self.source, &name, &key)?,
-        };
-        let record = new_record(session_key_name(session), &value, &self.source)?;
-        backend.put_record(&self.workspace, record, None).await?;
-        self.remember(session, &key);
+        let mut expected = None;
+        while let Some((generation, data)) = self.data_key(None) {
+            let record = self.session_record(session, generation, &data, &key)?;
+            let version = record.version;
+            backend.put_record(&self.workspace, record, expected).await?;
+            self.refresh(backend).await?;
+            if self.data_key(None).is_some_and(|(newest, _)| newest == generation) {
+                self.remember(session, &key);
+                break;
+            }
+            expected = Some(version);
+        }
         Ok(())
+    }
+
+    fn session_record(&self, session: SessionId, generation: u64, data: &[u8; 32], key: &[u8; 32]) -> Result<Record> {
+        let name = associated("session", &self.workspace, &session.to_string());
+        let key = wrap(&SessionCipher::new(data), &self.source, &name, key)?;
+        new_record(session_key_name(session), &SessionRecord { version: RECORD_VERSION, generation, key }, &self.source)
     }
 
     fn remember(&self, session: SessionId, key: &[u8; 32]) -> Arc<SessionCipher> {
@@ -440,13 +457,16 @@ impl Keys {
         let Some(record) = backend.record(&self.workspace, session_key_name(session)).await? else {
             return Err(KeyError::Shredded { session }.into());
         };
-        let key = self.unwrap_session(session, &record)?;
+        let key = self.unwrap_session(backend, session, &record).await?;
         Ok(Some(self.remember(session, &key)))
     }
 
-    fn unwrap_session(&self, session: SessionId, record: &Record) -> Result<Secret> {
+    async fn unwrap_session(&self, backend: &dyn Backend, session: SessionId, record: &Record) -> Result<Secret> {
         let bad = || damaged(&format!("session {session}"));
         let value: SessionRecord = serde_json::from_slice(&record.value).map_err(|_| bad())?;
+        if self.data_key(Some(value.generation)).is_none() {
+            self.refresh(backend).await?;
+        }
         let (_, data) = self.data_key(Some(value.generation)).ok_or_else(bad)?;
         let name = associated("session", &self.workspace, &session.to_string());
         unwrap_key(&SessionCipher::new(&data), &name, &value.key).ok_or_else(bad)
@@ -463,23 +483,54 @@ impl Keys {
 
     /// Wraps the workspace's keys with another master key.
     pub async fn rotate_master(&self, backend: &dyn Backend, new: &MasterKey) -> Result<()> {
-        let data = self.all_data_keys()?;
-        self.write_workspace(backend, new, &data).await
+        let (record, _, data) = self.read_workspace(backend).await?;
+        self.write_workspace(backend, record.version, new, data).await?;
+        *self.master.write().unwrap_or_else(PoisonError::into_inner) = Some(new.clone());
+        Ok(())
     }
 
     /// Gives the workspace a new data key and wraps every session's key with it. Returns how many. Can be
     /// stopped at any point and called again.
     pub async fn rotate_data(&self, backend: &dyn Backend, master: &MasterKey) -> Result<u64> {
-        let mut data = self.all_data_keys()?;
+        let (record, fingerprint, mut data) = self.read_workspace(backend).await?;
+        if master.fingerprint() != fingerprint {
+            let (workspace, given) = (self.workspace.to_string(), master.fingerprint());
+            return Err(KeyError::Wrong { workspace, fingerprint, given }.into());
+        }
         let next = data.last().map_or(1, |(generation, _)| generation + 1);
         data.push((next, random(&self.source)));
-        self.write_workspace(backend, master, &data).await?;
-        self.set_data(data.clone());
+        self.write_workspace(backend, record.version, master, data).await?;
         let count = self.rewrap_sessions(backend, next).await?;
-        let newest = data.split_off(data.len() - 1);
-        self.write_workspace(backend, master, &newest).await?;
-        self.set_data(newest);
+        let (record, _, mut data) = self.read_workspace(backend).await?;
+        data.retain(|(generation, _)| *generation >= next);
+        self.write_workspace(backend, record.version, master, data).await?;
         Ok(count)
+    }
+
+    /// The workspace's record as it is now: its master key's fingerprint and its data keys.
+    async fn read_workspace(&self, backend: &dyn Backend) -> Result<(Record, String, Vec<(u64, Secret)>)> {
+        let record = backend
+            .record(&self.workspace, key_name(WORKSPACE_KEY))
+            .await?
+            .ok_or_else(|| Error::not_found("workspace", &self.workspace))?;
+        let encryption = Self::parse(&self.workspace, &record)?.encryption;
+        let encryption = encryption.ok_or_else(|| KeyError::NotEncrypted { workspace: self.workspace.to_string() })?;
+        let master = self.master.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let data = Self::open_data(&self.workspace, &encryption, master.as_ref())?;
+        Ok((record, encryption.fingerprint, data))
+    }
+
+    /// Takes over data keys that were made elsewhere.
+    async fn refresh(&self, backend: &dyn Backend) -> Result<()> {
+        let record = backend.record(&self.workspace, key_name(WORKSPACE_KEY)).await?;
+        let record = record.ok_or_else(|| Error::not_found("workspace", &self.workspace))?;
+        let encryption = Self::parse(&self.workspace, &record)?.encryption;
+        let newest = encryption.and_then(|encryption| encryption.data.last().map(|(generation, _)| *generation));
+        if newest != self.data_key(None).map(|(generation, _)| generation) {
+            let (_, _, data) = self.read_workspace(backend).await?;
+            self.set_data(data);
+        }
+        Ok(())
     }
 
     fn set_data(&self, data: Vec<(u64, Secret)>) {
@@ -488,20 +539,18 @@ impl Keys {
         }
     }
 
-    fn all_data_keys(&self) -> Result<Vec<(u64, Secret)>> {
-        let lock =
-            self.data.as_ref().ok_or_else(|| KeyError::NotEncrypted { workspace: self.workspace.to_string() })?;
-        Ok(lock.read().unwrap_or_else(PoisonError::into_inner).clone())
-    }
-
-    async fn write_workspace(&self, backend: &dyn Backend, master: &MasterKey, data: &[(u64, Secret)]) -> Result<()> {
-        let old = backend
-            .record(&self.workspace, key_name(WORKSPACE_KEY))
-            .await?
-            .ok_or_else(|| Error::not_found("workspace", &self.workspace))?;
-        let value = Self::record_of(&self.workspace, &self.source, master, data, &self.commit)?;
+    async fn write_workspace(
+        &self,
+        backend: &dyn Backend,
+        expected: u64,
+        master: &MasterKey,
+        data: Vec<(u64, Secret)>,
+    ) -> Result<()> {
+        let value = Self::record_of(&self.workspace, &self.source, master, &data, &self.commit)?;
         let record = new_record(key_name(WORKSPACE_KEY), &value, &self.source)?;
-        backend.put_record(&self.workspace, record, Some(old.version)).await
+        backend.put_record(&self.workspace, record, Some(expected)).await?;
+        self.set_data(data);
+        Ok(())
     }
 
     async fn rewrap_sessions(&self, backend: &dyn Backend, generation: u64) -> Result<u64> {
@@ -525,15 +574,9 @@ impl Keys {
     async fn rewrap_session(&self, backend: &dyn Backend, record: &Record, generation: u64) -> Result<bool> {
         let Some(name) = record.key.key.strip_prefix("session/") else { return Ok(false) };
         let session: SessionId = name.parse()?;
-        let key = self.unwrap_session(session, record)?;
+        let key = self.unwrap_session(backend, session, record).await?;
         let (_, data) = self.data_key(Some(generation)).ok_or_else(|| damaged("workspace"))?;
-        let associated = associated("session", &self.workspace, name);
-        let value = SessionRecord {
-            version: RECORD_VERSION,
-            generation,
-            key: wrap(&SessionCipher::new(&data), &self.source, &associated, &key)?,
-        };
-        let fresh = new_record(record.key.clone(), &value, &self.source)?;
+        let fresh = self.session_record(session, generation, &data, &key)?;
         match backend.put_record(&self.workspace, fresh, Some(record.version)).await {
             Ok(()) => Ok(true),
             // Shredded meanwhile: there is nothing left to wrap.

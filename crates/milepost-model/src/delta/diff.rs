@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::align::{Gap, gaps};
 use super::value::{Digest, encoded_len, entries, measure, same_number, write_value};
-use super::{Delta, DeltaError, Edit, EditKind, ListEdits, Node};
+use super::{Delta, DeltaError, Edit, EditKind, ListEdits, MAX_DEPTH, Node};
 
 /// Work that any comparison may spend, in values looked at: some tens of milliseconds.
 const FREE_WORK: usize = 4_000_000;
@@ -26,11 +26,15 @@ const SPLICE_STR_MIN_BYTES: usize = 64;
 impl Delta {
     /// The change that leads from one document to the other, exactly.
     ///
-    /// Fails only with [`DeltaError::TooDeep`].
+    /// Fails only with [`DeltaError::TooDeep`]: where the two differ or are compared, they must not nest too deep.
     pub fn diff(before: &Value, after: &Value) -> Result<Self, DeltaError> {
-        let values = measure(before, 0)? + measure(after, 0)?;
-        let mut differ = Differ { work: FREE_WORK + WORK_PER_VALUE * values, digest: Digest::default() };
-        Ok(Self { steps: differ.diff(before, after).map(|found| found.node).into_iter().collect() })
+        let mut differ =
+            Differ { work: FREE_WORK, more_work: Some((before, after)), digest: Digest::default(), is_too_deep: false };
+        let found = differ.diff(before, after, 0);
+        if differ.is_too_deep {
+            return Err(DeltaError::TooDeep);
+        }
+        Ok(Self { steps: found.map(|found| found.node).into_iter().collect() })
     }
 }
 
@@ -40,37 +44,58 @@ struct Found {
     cost: usize,
 }
 
-impl Found {
-    fn set(after: &Value) -> Self {
-        Self { node: Node::Set(after.clone()), cost: 1 + encoded_len(after, usize::MAX) }
-    }
-}
-
-struct Differ {
+struct Differ<'a> {
     work: usize,
+    /// The documents, until the budget was made to fit their size.
+    more_work: Option<(&'a Value, &'a Value)>,
     digest: Digest,
+    /// One of the documents is deeper than allowed, where it was looked at.
+    is_too_deep: bool,
 }
 
-impl Differ {
+impl Differ<'_> {
     /// Takes from the budget; false when it is used up.
     fn spend(&mut self, work: usize) -> bool {
+        if work >= self.work
+            && let Some((before, after)) = self.more_work.take()
+        {
+            let values = measure(before, 0).and_then(|before| Ok(before + measure(after, 0)?));
+            self.is_too_deep |= values.is_err();
+            self.work += WORK_PER_VALUE * values.unwrap_or(0);
+        }
         self.work = self.work.saturating_sub(work);
         self.work > 0
     }
 
+    /// The whole new value, unless it is too deep.
+    fn set(&mut self, after: &Value, depth: usize) -> Option<Found> {
+        if measure(after, depth).is_err() {
+            self.is_too_deep = true;
+            return None;
+        }
+        Some(Found { node: Node::Set(after.clone()), cost: 1 + encoded_len(after, usize::MAX) })
+    }
+
     /// `None` when the two are the same.
-    fn diff(&mut self, before: &Value, after: &Value) -> Option<Found> {
+    fn diff(&mut self, before: &Value, after: &Value, depth: usize) -> Option<Found> {
+        let is_container = before.is_array() || before.is_object();
+        if is_container && depth >= MAX_DEPTH {
+            self.is_too_deep = true;
+        }
+        if self.is_too_deep {
+            return None;
+        }
         if !self.spend(1) {
-            return Some(Found::set(after));
+            return self.set(after, depth);
         }
         let found = match (before, after) {
-            (Value::Object(before), Value::Object(after)) => self.diff_objects(before, after)?,
-            (Value::Array(before), Value::Array(after)) => self.diff_lists(before, after)?,
+            (Value::Object(before), Value::Object(after)) => self.diff_objects(before, after, depth)?,
+            (Value::Array(before), Value::Array(after)) => self.diff_lists(before, after, depth)?,
             (Value::String(before), Value::String(after)) => return diff_strings(before, after),
             _ if same_scalar(before, after) => return None,
-            _ => return Some(Found::set(after)),
+            _ => return self.set(after, depth),
         };
-        Some(if self.is_larger(&found, after) { Found::set(after) } else { found })
+        if self.is_larger(&found, after) { self.set(after, depth) } else { Some(found) }
     }
 
     /// Whether a tree of changes takes more room than the value it leads to. Asked again on every level above it, so
@@ -80,7 +105,7 @@ impl Differ {
         self.spend(found.cost / 16) && encoded_len(after, found.cost) + SLACK_BYTES < found.cost
     }
 
-    fn diff_objects(&mut self, before: &Map<String, Value>, after: &Map<String, Value>) -> Option<Found> {
+    fn diff_objects(&mut self, before: &Map<String, Value>, after: &Map<String, Value>, depth: usize) -> Option<Found> {
         let mut fields = Vec::new();
         let mut cost = 3;
         let (mut olds, mut news) = (entries(before).peekable(), entries(after).peekable());
@@ -94,8 +119,8 @@ impl Differ {
             let old = olds.next_if(|_| order.is_le());
             let new = news.next_if(|_| order.is_ge());
             let found = match (old, new) {
-                (Some((_, old)), Some((_, new))) => self.diff(old, new),
-                (_, Some((_, new))) => Some(Found::set(new)),
+                (Some((_, old)), Some((_, new))) => self.diff(old, new, depth + 1),
+                (_, Some((_, new))) => self.set(new, depth + 1),
                 (_, None) => Some(Found { node: Node::Remove, cost: 1 }),
             };
             if let (Some((key, _)), Some(found)) = (old.or(new), found) {
@@ -106,7 +131,13 @@ impl Differ {
         if fields.is_empty() { None } else { Some(Found { node: Node::Fields(fields), cost }) }
     }
 
-    fn diff_lists(&mut self, before: &[Value], after: &[Value]) -> Option<Found> {
+    fn diff_lists(&mut self, before: &[Value], after: &[Value], depth: usize) -> Option<Found> {
+        // Lists are compared, digested and copied in ways that recurse by themselves.
+        let items = before.iter().chain(after);
+        if items.filter(|item| item.is_array() || item.is_object()).any(|item| measure(item, depth + 1).is_err()) {
+            self.is_too_deep = true;
+            return None;
+        }
         let head = before.iter().zip(after).take_while(|(old, new)| self.same(old, new)).count();
         let (old, new) = (&before[head..], &after[head..]);
         // With as many old as new items the first two would meet again, and they are known to differ.
@@ -119,7 +150,7 @@ impl Differ {
         for gap in self.align(old, new) {
             let at = head + gap.before.start;
             let is_end = tail == 0 && gap.before.end == old.len();
-            self.diff_gap(at, is_end, &old[gap.before], &new[gap.after], &mut script);
+            self.diff_gap((at, is_end, depth), &old[gap.before], &new[gap.after], &mut script);
         }
         script.finish()
     }
@@ -146,10 +177,11 @@ impl Differ {
     }
 
     /// Items between matches: as many old as new ones are the same items, changed; else only those that look it.
-    fn diff_gap(&mut self, at: usize, is_end: bool, old: &[Value], new: &[Value], script: &mut Script) {
+    fn diff_gap(&mut self, place: (usize, bool, usize), old: &[Value], new: &[Value], script: &mut Script) {
+        let (at, is_end, depth) = place;
         let mut paired = 0;
         for (old_item, new_item) in old.iter().zip(new) {
-            let found = self.diff(old_item, new_item);
+            let found = self.diff(old_item, new_item, depth + 1);
             if old.len() != new.len() && !found.as_ref().is_none_or(|found| is_small_change(found, new_item)) {
                 break;
             }

@@ -1,8 +1,12 @@
 //! What an entry says, as plain bytes: JSON for messages and events, binary for deltas and marks.
 //! The commitment is made over these bytes.
 
+use std::borrow::Cow;
+
 use milepost_model::delta::{decode_value, encode_value};
-use milepost_model::{Block, Body, Channel, Checkpoint, CheckpointId, Content, Delta, EntryKind, Event, Hash, Message};
+use milepost_model::{
+    Block, Body, Channel, Checkpoint, CheckpointId, Content, Delta, EntryKind, Event, Hash, Message, Trigger,
+};
 use serde_json::{Map, Value};
 
 use super::varint;
@@ -83,23 +87,29 @@ fn mark_from_plain(plain: &[u8]) -> Option<Checkpoint> {
     let trigger_len = usize::try_from(varint::pull(&mut rest)?).ok()?;
     let (trigger, mut rest) = rest.split_at_checked(trigger_len)?;
     let main = if flags & ONLY_MAIN != 0 { Some(varint::pull(&mut rest)?) } else { None };
-    let mut map = match flags & MORE {
-        0 if rest.is_empty() => Map::new(),
-        0 => return None,
-        _ => match decode_value(rest).ok()? {
-            Value::Object(map) => map,
-            _ => return None,
-        },
-    };
-    map.insert("id".into(), Value::String(CheckpointId::from_bytes(*id).to_string()));
-    map.insert("state".into(), Value::String(Hash(*state).to_string()));
-    map.insert("number".into(), Value::from(number));
-    map.insert("trigger".into(), Value::String(std::str::from_utf8(trigger).ok()?.to_owned()));
-    map.insert("clean".into(), Value::Bool(flags & CLEAN != 0));
+    let mut mark =
+        Checkpoint::new(CheckpointId::from_bytes(*id), Trigger::from(String::from_utf8(trigger.to_vec()).ok()?));
+    mark.number = number;
+    mark.clean = flags & CLEAN != 0;
+    mark.state = Hash(*state);
     if let Some(count) = main {
-        map.insert("counts".into(), serde_json::json!({ Channel::MAIN.as_str(): count }));
+        mark.counts.insert(Channel::MAIN, count);
     }
-    serde_json::from_value(Value::Object(map)).ok()
+    if flags & MORE == 0 {
+        return rest.is_empty().then_some(mark);
+    }
+    let Value::Object(mut more) = decode_value(rest).ok()? else { return None };
+    let text = |value: Option<Value>| value.and_then(|value| value.as_str().map(str::to_owned));
+    mark.label = text(more.remove("label"));
+    mark.description = text(more.remove("description"));
+    if let Some(resumable) = more.remove("resumable") {
+        mark.resumable = serde_json::from_value(resumable).ok()?;
+    }
+    if let Some(counts) = more.remove("counts") {
+        mark.counts = serde_json::from_value(counts).ok()?;
+    }
+    mark.extra = more;
+    Some(mark)
 }
 
 /// The beginning of a message's leading text, and where it lies in the plain bytes: what a person
@@ -123,8 +133,12 @@ pub(super) fn clear_text<'a>(message: &'a Message, plain: &[u8]) -> Option<(usiz
 }
 
 /// A text as it stands inside a JSON string.
-pub(super) fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
+    if text.bytes().all(is_plain) {
+        return Cow::Borrowed(text);
+    }
     let mut literal = serde_json::to_string(text).unwrap_or_default();
     literal.pop();
-    literal.split_off(literal.len().min(1))
+    Cow::Owned(literal.split_off(literal.len().min(1)))
 }

@@ -22,7 +22,7 @@ use crate::backend::{Blob, BlobId, StoredEntry};
 use crate::error::{Error, Result};
 use crate::limits::{Limits, check_size};
 pub(crate) use cipher::SessionCipher;
-use pack::{Seal, pack, unpack};
+use pack::{Seal, Squeeze, pack, unpack};
 
 /// The version of the entry format that is written.
 pub const FORMAT: u8 = 1;
@@ -316,9 +316,9 @@ impl Codec {
             let rest = [&plain[..offset], plain.get(cut..).unwrap_or_default()].concat();
             entry.text = Some(text.to_owned());
             varint::push(&mut out, offset as u64);
-            (FORM_TEXT, pack(&rest, &seal, &self.source, &mut out)?)
+            (FORM_TEXT, pack(&rest, Squeeze::Yes, &seal, &self.source, &mut out)?)
         } else {
-            (FORM_INLINE, pack(plain, &seal, &self.source, &mut out)?)
+            (FORM_INLINE, pack(plain, Squeeze::Yes, &seal, &self.source, &mut out)?)
         };
         if out.len() as u64 <= self.limits.inline_bytes {
             out[0] = form | flags;
@@ -353,7 +353,7 @@ impl Codec {
         let id = self.blob_id(commitment);
         let associated = self.associated("blob", &[&id.0]);
         let mut bytes = vec![0u8];
-        bytes[0] = pack(plain, &self.seal(&associated), &self.source, &mut bytes)?;
+        bytes[0] = pack(plain, Squeeze::Yes, &self.seal(&associated), &self.source, &mut bytes)?;
         Ok(Blob { id, bytes })
     }
 
@@ -463,7 +463,8 @@ impl Codec {
     pub fn encode_bytes(&self, what: &str, name: &[u8], plain: &[u8]) -> Result<Vec<u8>> {
         let associated = self.associated(what, &[name]);
         let mut out = vec![0u8; 9];
-        out[8] = pack(plain, &self.seal(&associated), &self.source, &mut out)?;
+        let squeeze = if what == "session" { Squeeze::No } else { Squeeze::Yes };
+        out[8] = pack(plain, squeeze, &self.seal(&associated), &self.source, &mut out)?;
         let sum = checksum_bytes(&associated, &out[8..]);
         out[..8].copy_from_slice(&sum.to_le_bytes());
         Ok(out)

@@ -119,11 +119,21 @@ pub(super) struct Seal<'a> {
     pub associated: &'a [u8],
 }
 
+/// Whether to try zstd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Squeeze {
+    /// When it pays.
+    Yes,
+    /// For a small row that is written over and over.
+    No,
+}
+
 /// Appends the stored form of `plain` to `out` and returns its flags.
-pub(super) fn pack(plain: &[u8], seal: &Seal<'_>, source: &Source, out: &mut Vec<u8>) -> Result<u8> {
+pub(super) fn pack(plain: &[u8], squeeze: Squeeze, seal: &Seal<'_>, source: &Source, out: &mut Vec<u8>) -> Result<u8> {
     let start = out.len();
     let mut flags = 0;
-    match compress(plain) {
+    let frame = if squeeze == Squeeze::Yes { compress(plain) } else { None };
+    match frame {
         Some((how, frame)) => {
             flags |= how;
             varint::push(out, plain.len() as u64);

@@ -195,8 +195,14 @@ pub async fn removing_a_session_removes_all_of_it(place: &dyn Place) -> Outcome 
     batch.keyframes = vec![keyframe(line.at(1), "state")];
     scene.append(batch).await?;
     let line = restore(&scene, &line, 1).await?;
+    let mut ids = [other.session, line.session];
+    ids.sort_unstable();
+    let mut found = scene.backend.session_ids(&scene.workspace).await?;
+    found.sort_unstable();
+    same!(found, ids, "the sessions that have timelines");
     scene.backend.remove(&scene.workspace, line.session, Epoch(0)).await?;
     for _ in 0..2 {
+        same!(scene.backend.session_ids(&scene.workspace).await?, [other.session], "the sessions that are left");
         same!(scene.backend.session(&scene.workspace, line.session).await?, None, "the removed session");
         same!(scene.backend.timelines(&scene.workspace, line.session).await?, [], "its timelines");
         same!(scene.backend.timeline(&scene.workspace, line.timeline).await?, None, "its head");

@@ -201,6 +201,7 @@ impl Line {
 /// Everything that a workspace holds.
 #[derive(Debug, PartialEq)]
 pub(super) struct Picture {
+    sessions: Vec<SessionId>,
     heads: Vec<SessionHead>,
     timelines: Vec<Timeline>,
     entries: Vec<(TimelineId, Seq, StoredEntry)>,
@@ -211,7 +212,10 @@ pub(super) struct Picture {
 }
 
 pub(super) async fn picture(backend: &dyn Backend, workspace: &WorkspaceId) -> Outcome<Picture> {
+    let mut sessions = backend.session_ids(workspace).await?;
+    sessions.sort_unstable();
     let mut picture = Picture {
+        sessions,
         heads: Vec::new(),
         timelines: Vec::new(),
         entries: Vec::new(),

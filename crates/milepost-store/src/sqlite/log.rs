@@ -43,9 +43,16 @@ pub(super) struct TimelineRow {
     head: Option<String>,
 }
 
-const TIMELINE: &str = "
-SELECT t.no, t.id, t.session, p.id, t.parent_seq, t.head
-FROM timelines t LEFT JOIN timelines p ON p.no = t.parent ";
+/// The statement that reads timelines that fit a condition.
+macro_rules! timelines_where {
+    ($condition:literal) => {
+        concat!(
+            "SELECT t.no, t.id, t.session, p.id, t.parent_seq, t.head
+             FROM timelines t LEFT JOIN timelines p ON p.no = t.parent WHERE ",
+            $condition
+        )
+    };
+}
 
 pub(super) fn parse<T: std::str::FromStr>(text: &str, column: usize) -> rusqlite::Result<T>
 where
@@ -73,14 +80,14 @@ fn read_timeline(row: &Row<'_>) -> rusqlite::Result<TimelineRow> {
 
 impl TimelineRow {
     pub fn find(db: &Connection, workspace: &WorkspaceId, id: TimelineId) -> Result<Option<Self>> {
-        db.prepare_cached(&format!("{TIMELINE} WHERE t.id = ?1 AND t.workspace = ?2"))
+        db.prepare_cached(timelines_where!("t.id = ?1 AND t.workspace = ?2"))
             .and_then(|mut s| s.query_row(params![id.to_string(), workspace.as_str()], read_timeline).optional())
             .map_err(fail("finding a timeline"))
     }
 
-    /// The timelines of a session, or those that fit a condition on `?1` (workspace) and `?2` (session).
-    fn list(db: &Connection, workspace: &WorkspaceId, session: SessionId, condition: &str) -> Result<Vec<Self>> {
-        db.prepare_cached(&format!("{TIMELINE} WHERE {condition} ORDER BY t.no"))
+    /// The timelines that a statement on `?1` (workspace) and `?2` (session) finds.
+    fn list(db: &Connection, workspace: &WorkspaceId, session: SessionId, sql: &str) -> Result<Vec<Self>> {
+        db.prepare_cached(sql)
             .and_then(|mut s| s.query_map(params![workspace.as_str(), session.to_string()], read_timeline)?.collect())
             .map_err(fail("listing timelines"))
     }
@@ -342,17 +349,16 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<(i64, StoredEntry)> {
     let odd = |column: usize, why: &str| {
         rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Blob, why.to_owned().into())
     };
-    let fixed = |column: usize| -> rusqlite::Result<Option<Vec<u8>>> { row.get(column) };
-    let refs = fixed(8)?.unwrap_or_default();
-    let (refs, rest) = refs.as_chunks::<32>();
+    let bytes = |column: usize| row.get_ref(column)?.as_blob_or_null().map_err(|_| odd(column, "not bytes"));
+    let hash = |column: usize| -> rusqlite::Result<Option<[u8; 32]>> {
+        bytes(column)?.map(|b| b.try_into().map_err(|_| odd(column, "a hash has another length"))).transpose()
+    };
+    let (refs, rest) = bytes(8)?.unwrap_or_default().as_chunks::<32>();
     if !rest.is_empty() {
         return Err(odd(8, "blob names have another length"));
     }
-    let hash = |column: usize| -> rusqlite::Result<Option<[u8; 32]>> {
-        fixed(column)?.map(|b| b.try_into().map_err(|_| odd(column, "a hash has another length"))).transpose()
-    };
     let batch: Option<[u8; 16]> =
-        fixed(9)?.map(|b| b.try_into().map_err(|_| odd(9, "a batch id has another length"))).transpose()?;
+        bytes(9)?.map(|b| b.try_into().map_err(|_| odd(9, "a batch id has another length"))).transpose()?;
     let entry = StoredEntry {
         version: row.get(1)?,
         kind: EntryKind::from_u8(row.get(2)?).ok_or_else(|| odd(2, "an unknown kind of entry"))?,
@@ -472,7 +478,7 @@ pub(super) fn session(db: &Connection, workspace: &WorkspaceId, id: SessionId) -
         .map_err(&failed)?;
     let Some((row, noted_length, lease)) = found else { return Ok(None) };
     let line = db
-        .prepare_cached(&format!("{TIMELINE} WHERE {OWN} AND t.head = '{MAIN_HEAD}'"))
+        .prepare_cached(HEAD)
         .and_then(|mut s| s.query_row(key, read_timeline).optional())
         .map_err(&failed)?
         .ok_or_else(|| Error::corrupt(format!("session {id}"), "it has no head"))?;
@@ -483,16 +489,21 @@ pub(super) fn timeline(db: &Connection, workspace: &WorkspaceId, id: TimelineId)
     TimelineRow::find(db, workspace, id)?.map(|line| line.info(db)).transpose()
 }
 
-/// The condition of a session's own timelines.
-const OWN: &str = "t.workspace = ?1 AND t.session = ?2";
+/// A session's own timelines.
+const OWN: &str = timelines_where!("t.workspace = ?1 AND t.session = ?2 ORDER BY t.no");
+/// A session's head.
+const HEAD: &str = timelines_where!("t.workspace = ?1 AND t.session = ?2 AND t.head = 'main'");
+/// Timelines of other sessions that begin in one of a session's.
+const CHILDREN: &str = timelines_where!(
+    "t.session <> ?2 AND t.parent IN (SELECT no FROM timelines WHERE workspace = ?1 AND session = ?2) ORDER BY t.no"
+);
 
 pub(super) fn timelines(db: &Connection, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>> {
     TimelineRow::list(db, workspace, session, OWN)?.into_iter().map(|line| line.info(db)).collect()
 }
 
 pub(super) fn children(db: &Connection, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>> {
-    let condition = "t.session <> ?2 AND t.parent IN (SELECT no FROM timelines WHERE workspace = ?1 AND session = ?2)";
-    TimelineRow::list(db, workspace, session, condition)?.into_iter().map(|line| line.info(db)).collect()
+    TimelineRow::list(db, workspace, session, CHILDREN)?.into_iter().map(|line| line.info(db)).collect()
 }
 
 /// Every session that has a timeline, whatever the list says.

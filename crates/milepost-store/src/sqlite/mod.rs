@@ -62,6 +62,7 @@ impl SqliteBackend {
         check_wal(path, options.accept_damage)?;
         let connection = schema::connect(path, Mode::Write)?;
         schema::prepare(&connection, path, options.text_index)?;
+        wal::settle(&connection, path)?;
         let text = schema::has_text_index(&connection)?;
         let writer = Writer::start(connection, path.to_owned(), text, options.queue)?;
         Ok(Self {

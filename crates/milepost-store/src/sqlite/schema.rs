@@ -181,9 +181,15 @@ pub(super) fn connect(path: &Path, mode: Mode) -> Result<Connection> {
             _ => fail(&what)(error),
         }
     })?;
-    let failed = fail(&what);
+    let failed = |error: rusqlite::Error| match error.sqlite_error_code() {
+        // The file itself is open: what cannot be made is the log beside it.
+        Some(ErrorCode::CannotOpen) => Error::ReadOnly { what: format!("{}, or its directory,", path.display()) },
+        _ => fail(&what)(error),
+    };
     connection.busy_timeout(Duration::from_millis(BUSY_MS)).map_err(&failed)?;
     connection.set_prepared_statement_cache_capacity(64);
+    // A plan is made once, not anew for every value that is bound.
+    connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(&failed)?;
     let pragma = |name: &str, value: &str| {
         connection.query_row(&format!("PRAGMA {name}={value}"), [], |_| Ok(())).or_else(|error| match error {
             rusqlite::Error::QueryReturnedNoRows => Ok(()),
@@ -194,6 +200,8 @@ pub(super) fn connect(path: &Path, mode: Mode) -> Result<Connection> {
         |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, rusqlite::types::Value>(0));
     match mode {
         Mode::Write => {
+            // The switch changes the file: first be sure that it is ours.
+            identify(&connection, path)?;
             // The switch is committed only after its answer was read: step to the end, or an error is lost.
             let mode: String =
                 connection.query_one("PRAGMA journal_mode=WAL", [], |row| row.get(0)).map_err(&failed)?;
@@ -214,10 +222,28 @@ pub(super) fn connect(path: &Path, mode: Mode) -> Result<Connection> {
     Ok(connection)
 }
 
+/// What a file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    Nothing,
+    Store,
+}
+
 /// Makes the tables in a new file, or checks the version of an old one.
 pub(super) fn prepare(connection: &Connection, path: &Path, text_index: bool) -> Result<()> {
-    let what = format!("preparing {}", path.display());
-    let failed = fail(&what);
+    match identify(connection, path)? {
+        Holds::Nothing => create(connection, text_index).map_err(fail(&format!("preparing {}", path.display()))),
+        Holds::Store => Ok(()),
+    }
+}
+
+/// Says what a file holds; refuses what is another program's or of a newer version.
+fn identify(connection: &Connection, path: &Path) -> Result<Holds> {
+    let what = format!("opening {}", path.display());
+    let failed = |error: rusqlite::Error| match error.sqlite_error_code() {
+        Some(ErrorCode::CannotOpen) => Error::ReadOnly { what: format!("{}, or its directory,", path.display()) },
+        _ => fail(&what)(error),
+    };
     let number = |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0));
     let version = number("user_version").map_err(&failed)?;
     let application = number("application_id").map_err(&failed)?;
@@ -230,7 +256,7 @@ pub(super) fn prepare(connection: &Connection, path: &Path, text_index: bool) ->
                 "it is a database of another program: name a new file, or a Milepost store",
             ));
         }
-        return create(connection, text_index).map_err(&failed);
+        return Ok(Holds::Nothing);
     }
     if application != APPLICATION_ID {
         return Err(Error::invalid(
@@ -245,7 +271,7 @@ pub(super) fn prepare(connection: &Connection, path: &Path, text_index: bool) ->
             supported: SCHEMA_VERSION as u64,
         });
     }
-    Ok(())
+    Ok(Holds::Store)
 }
 
 fn create(connection: &Connection, text_index: bool) -> rusqlite::Result<()> {

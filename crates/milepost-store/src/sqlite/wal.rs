@@ -6,8 +6,14 @@
 //! *later* transaction after a bad one means that acknowledged data would be lost.
 
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read, Result};
+use std::io::{BufReader, ErrorKind, Read, Result, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::schema::{BUSY_MS, fail};
+use crate::error::Error;
 
 const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
@@ -45,6 +51,44 @@ pub(super) fn inspect(database: &Path) -> Result<Option<Damage>> {
         last = Some(seen);
     }
     Ok(None)
+}
+
+/// Makes sure that the disk has what SQLite found in the log: writes it to the log once more, and syncs.
+///
+/// Whoever wrote it may have died before its sync, or of its sync: then the system has pages that the disk has not, and
+/// after a failed sync it believes them to be clean, so that no later sync would write them. Whatever is built on
+/// them would be lost with them.
+pub(super) fn settle(connection: &Connection, database: &Path) -> crate::error::Result<()> {
+    const PATIENCE: Duration = Duration::from_millis(1000);
+    let path = wal_path(database);
+    if std::fs::metadata(&path).map_or(0, |found| found.len()) == 0 {
+        return Ok(());
+    }
+    let what = format!("settling {}", path.display());
+    let failed = fail(&what);
+    connection.busy_timeout(PATIENCE).map_err(&failed)?;
+    let begun = connection.execute_batch("BEGIN IMMEDIATE").map_err(&failed);
+    connection.busy_timeout(Duration::from_millis(BUSY_MS)).map_err(&failed)?;
+    match begun {
+        // Under the lock nobody else changes the log.
+        Ok(()) => {
+            let written = write_again(&path).map_err(|error| Error::Io { what: what.clone(), why: error.to_string() });
+            connection.execute_batch("ROLLBACK").map_err(&failed)?;
+            written
+        }
+        // Another process is writing, and did this before it began.
+        Err(Error::Busy { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn write_again(path: &Path) -> Result<()> {
+    let mut file = File::options().read(true).write(true).open(path)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    file.rewind()?;
+    file.write_all(&bytes)?;
+    file.sync_all()
 }
 
 /// One pass over the log: its header, and the damage found.

@@ -226,6 +226,9 @@ impl Thread {
             Order::Shared(_) => false,
             Order::Alone(mut job) => {
                 let outcome = self.connection().and_then(|connection| job.run(connection));
+                if matches!(outcome, Err(Error::Io { .. })) {
+                    self.connection = None;
+                }
                 job.answer(outcome);
                 false
             }
@@ -346,10 +349,11 @@ fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Resul
             }
             Err(error) => {
                 let error = match error {
-                    // On commit it is open what reached the disk, whatever the reason.
-                    Error::Io { .. } | Error::NoSpace { .. } | Error::ReadOnly { .. } => {
+                    Error::ReadOnly { .. } => {
                         Error::Io { what: "committing to the disk".into(), why: error.to_string() }
                     }
+                    // No space for a frame means that the last one, which makes a commit, is not there. Whatever
+                    // else fails leaves it open.
                     other => other,
                 };
                 done.into_iter().for_each(|job| job.answer(Err(error.clone())));
@@ -378,11 +382,12 @@ fn run_in_savepoint(connection: &Connection, job: &mut dyn Job) -> Result<()> {
     outcome
 }
 
-/// Opens the store after an error on commit. What the WAL holds is copied into the database and
-/// synced there, because after a failed sync the WAL's own pages can no longer be trusted.
+/// Opens the store after an error on commit. What the WAL holds is written to it once more and copied into the
+/// database, because after a failed sync the WAL's own pages can no longer be trusted.
 fn reopen(path: &std::path::Path, text_index: bool) -> Result<Connection> {
     let connection = connect(path, Mode::Write)?;
     prepare(&connection, path, text_index)?;
+    super::wal::settle(&connection, path)?;
     truncate_wal(&connection)?;
     log::check_ends(&connection)?;
     Ok(connection)

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use milepost_model::delta::{check_depth, encode_value};
+use milepost_model::delta::encode_value;
 use milepost_model::{
     BatchId, Block, Body, Checkpoint, CheckpointId, Content, Delta, EntryKind, Epoch, Event, Hash, HashedState,
     Message, Position, Seq, Session, SessionId, Status, TimelineId, Timestamp,
@@ -70,6 +70,8 @@ pub(super) struct Draft {
     pub keyframes: Vec<Keyframe>,
     pub drop_keyframes: Vec<Position>,
     pub bytes: u64,
+    /// States that were compared: freed while the disk works.
+    pub spent: Vec<Value>,
 }
 
 impl Draft {
@@ -87,6 +89,7 @@ impl Draft {
             keyframes: Vec::new(),
             drop_keyframes: Vec::new(),
             bytes: 0,
+            spent: Vec::new(),
         }
     }
 }
@@ -274,9 +277,9 @@ impl SessionWriter {
                 self.push(draft, timeline, &Body::Event(event), refs)
             }
             Item::State(value) => {
-                check_depth(&value)?;
                 let state = self.head_state_in(head, draft).await?;
                 let delta = Delta::diff(state.state.value(), &value)?;
+                draft.spent.push(value);
                 self.push_delta(head, draft, delta, changed)
             }
             Item::Delta(delta) => {

@@ -2,15 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use milepost_model::{Position, Seq, SessionId, SessionPatch, TimelineId};
-use serde_json::Value;
+use milepost_model::{Body, EntryKind, Event, Hash, Position, Seq, SessionId, SessionPatch, TimelineId};
+use serde_json::{Value, json};
 
 use super::Store;
 use super::append::{Append, Claim};
-use super::fold;
+use super::fold::{self, event};
+use super::read::Segment;
 use super::writer::Changes;
-use crate::backend::BlobId;
+use crate::backend::{BlobId, Kinds, Timeline};
 use crate::error::{Conflict, Error, Result};
+
+/// Where something was replaced, and the commitment of what is there now.
+type Replaced = (TimelineId, Seq, Hash);
 
 /// What becomes of a deleted session's branches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -143,12 +147,37 @@ impl Store {
             let keep = needed.get(&line.id).copied().unwrap_or(Seq(line.begins()));
             change.rewrite.truncate.push(Position { timeline: line.id, seq: keep });
         }
+        let vouched = self.vouched(&lines, &needed).await?;
         let hidden = || SessionPatch::new().with("hidden", Value::Bool(true));
         let writer = self.write(session, claim).await?;
         // The event goes with the rest of the head; what stays is marked once more in the log itself.
         writer.rewrite(fold::patch_event(hidden()), change).await?;
-        writer.append(Append::new().patch(hidden())).await?;
+        let mut last = Append::new().patch(hidden());
+        if !vouched.is_empty() {
+            last = last.event(Event::new(event::REDACTED, json!({ "replaced": vouched })));
+        }
+        writer.append(last).await?;
         writer.release().await
+    }
+
+    /// Redactions of what stays: the events that vouch for them go, so they are recorded again.
+    async fn vouched(&self, lines: &[Timeline], stays: &BTreeMap<TimelineId, Seq>) -> Result<Vec<Replaced>> {
+        let mut vouched: Vec<Replaced> = Vec::new();
+        for line in lines {
+            let (from, to) = (Seq(line.begins()), Seq(line.length));
+            let part = Segment { timeline: line.id, session: line.session, from, to };
+            self.for_each_entry(part, Kinds::only(EntryKind::Event), |entry| {
+                if let Some(Body::Event(found)) = entry.body {
+                    let list = found.data.get("replaced").filter(|_| found.kind == event::REDACTED).cloned();
+                    let list = list.and_then(|list| serde_json::from_value::<Vec<Replaced>>(list).ok());
+                    vouched.extend(list.into_iter().flatten());
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        vouched.retain(|(timeline, seq, _)| stays.get(timeline).is_some_and(|end| seq < end));
+        Ok(vouched)
     }
 
     /// Removes blobs that no entry needs and hidden sessions whose branches are gone. What was put

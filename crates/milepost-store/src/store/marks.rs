@@ -187,17 +187,30 @@ impl Store {
     /// The newest checkpoint that fits the query and is whole. Newer ones that are damaged are
     /// passed over and named.
     pub async fn load_latest(&self, session: SessionId, query: &MarkQuery) -> Result<Loaded> {
+        let max = query.limit.unwrap_or(self.inner.limits.max_page);
         let mut skipped = Vec::new();
-        for row in self.mark_rows(session, &MarkQuery { oldest_first: false, ..query.clone() }).await? {
-            let loaded = match self.read_mark(&row).await {
-                Ok(mark) => self.load_mark(mark).await,
-                Err(error) => Err(error),
-            };
-            match loaded {
-                Ok(loaded) => return Ok(Loaded { skipped, ..loaded }),
-                Err(error) if error.is_damage() => skipped.push(Skipped { id: row.id, why: error.to_string() }),
-                Err(error) => return Err(error),
+        // Nearly always the first is whole; further ones are looked up only when it is not.
+        let mut looked_at = 0;
+        let mut limit = 4.min(max);
+        loop {
+            let query = MarkQuery { oldest_first: false, limit: Some(limit), ..query.clone() };
+            let rows = self.mark_rows(session, &query).await?;
+            for row in rows.iter().skip(looked_at) {
+                let loaded = match self.read_mark(row).await {
+                    Ok(mark) => self.load_mark(mark).await,
+                    Err(error) => Err(error),
+                };
+                match loaded {
+                    Ok(loaded) => return Ok(Loaded { skipped, ..loaded }),
+                    Err(error) if error.is_damage() => skipped.push(Skipped { id: row.id, why: error.to_string() }),
+                    Err(error) => return Err(error),
+                }
             }
+            looked_at = rows.len();
+            if rows.len() < limit || limit >= max {
+                break;
+            }
+            limit = (limit * 8).min(max);
         }
         match skipped.first() {
             Some(first) => Err(Error::corrupt(

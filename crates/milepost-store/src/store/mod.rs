@@ -286,22 +286,28 @@ impl Store {
     }
 
     /// Wraps the workspace's keys with another master key. Open the store with the new one from now on.
+    /// The store is compacted: no copy of the data key wrapped by the old one is left in its free places.
     pub async fn rotate_master_key(&self, new: &MasterKey) -> Result<()> {
-        self.inner.keys.rotate_master(&*self.inner.backend, new).await
+        self.inner.keys.rotate_master(&*self.inner.backend, new).await?;
+        self.inner.backend.compact().await
     }
 
     /// Gives the workspace a new data key and wraps every session's key with it. Returns how many.
     pub async fn rotate_data_key(&self, master: &MasterKey) -> Result<u64> {
-        self.inner.keys.rotate_data(&*self.inner.backend, master).await
+        let count = self.inner.keys.rotate_data(&*self.inner.backend, master).await?;
+        self.inner.backend.compact().await?;
+        Ok(count)
     }
 
     /// Destroys a session's key: nothing it wrote can be read again, here or in any copy of the
-    /// store that does not hold the key. Branches that begin in it lose their beginning.
+    /// store that does not hold the key. Branches that begin in it lose their beginning. The store is
+    /// compacted: what was removed stays in no free place of it.
     pub async fn shred(&self, session: SessionId) -> Result<()> {
         if !self.is_encrypted() {
             return Err(KeyError::NotEncrypted { workspace: self.workspace().to_string() }.into());
         }
-        self.inner.keys.shred(&*self.inner.backend, session).await
+        self.inner.keys.shred(&*self.inner.backend, session).await?;
+        self.inner.backend.compact().await
     }
 
     /// Finishes what is under way. The store cannot be used afterwards.

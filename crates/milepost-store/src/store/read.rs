@@ -327,7 +327,7 @@ impl Store {
     }
 
     /// The beginning of the last message with a text, up to an entry.
-    async fn preview_at(&self, at: Position) -> Result<Option<String>> {
+    pub(super) async fn preview_at(&self, at: Position) -> Result<Option<String>> {
         let mut to = at.seq.next();
         loop {
             let query = MessageQuery { to: Some(to), last: Some(16), ..MessageQuery::default() };

@@ -14,7 +14,7 @@ use super::read::encode_keyframe;
 use super::writer::{Changes, SessionWriter};
 use crate::backend::{Kinds, MarkFilter, MarkRow, Order, Range, StoredEntry, Timeline};
 use crate::codec;
-use crate::error::{Error, Result};
+use crate::error::{Error, KeyError, Result};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
@@ -160,14 +160,11 @@ impl Store {
                 deleted.push(row.id);
                 continue;
             }
-            let preview = self.purge_preview(row.id, before).await?;
-            let purged = if dry_run || preview.checkpoints.is_empty() {
-                preview
-            } else {
-                let writer = self.write(row.id, claim).await?;
-                let purged = writer.purge(before).await?;
-                writer.release().await?;
-                purged
+            let purged = match self.empty_marks(row.id, before, claim, dry_run).await {
+                // Nothing can be purged of what cannot be read. The others are seen to all the same.
+                Err(Error::Key(KeyError::Shredded { .. })) => continue,
+                Err(error) if error.is_damage() => continue,
+                other => other?,
             };
             total.checkpoints.extend(purged.checkpoints);
             total.deltas += purged.deltas;
@@ -175,6 +172,17 @@ impl Store {
             total.bytes += purged.bytes;
         }
         Ok((total, deleted))
+    }
+
+    async fn empty_marks(&self, id: SessionId, before: Timestamp, claim: &Claim, dry_run: bool) -> Result<Purged> {
+        let preview = self.purge_preview(id, before).await?;
+        if dry_run || preview.checkpoints.is_empty() {
+            return Ok(preview);
+        }
+        let writer = self.write(id, claim).await?;
+        let purged = writer.purge(before).await?;
+        writer.release().await?;
+        Ok(purged)
     }
 
     /// What has to be written to erase the marks for which `gone` holds.

@@ -4,14 +4,15 @@
 use std::collections::BTreeSet;
 
 use milepost_model::{
-    BatchId, Body, EntryKind, Event, Hash, HashedState, Position, Seq, Session, SessionId, TimelineId, Timestamp,
+    BatchId, Body, Channel, EntryKind, Event, Hash, HashedState, Position, Seq, Session, SessionId, TimelineId,
+    Timestamp,
 };
 use serde_json::{Map, Value};
 
 use super::Store;
 use super::fold::{self, event};
 use crate::backend::{Finding, MarkRow, Range, SessionRow, StoredEntry, Timeline};
-use crate::codec::{self, Codec};
+use crate::codec::{self, Codec, Decoded};
 use crate::error::{Error, KeyError, Result};
 
 /// Something that is not as it should be.
@@ -232,6 +233,11 @@ impl Verified {
     }
 }
 
+/// A message of the main channel that was not erased: all that a row says of it is that it is there.
+fn is_plain_message(entry: &StoredEntry) -> bool {
+    entry.kind == EntryKind::Message && entry.channel.is_none() && !codec::is_erased(entry)
+}
+
 impl Pass<'_> {
     async fn line(&mut self, line: &Timeline, only: bool) -> Result<()> {
         match line.parent {
@@ -257,7 +263,19 @@ impl Pass<'_> {
         if self.next < line.length {
             self.lost(line.id, line.length);
         }
+        if let (Some(session), Some(last)) = (&mut self.folded, line.length.checked_sub(1)) {
+            session.preview = self.store.preview_at(Position { timeline: line.id, seq: Seq(last) }).await?;
+        }
         Ok(())
+    }
+
+    /// What an entry says. A message's commitment vouches for what it says, so that it need not be read.
+    fn decode(&self, at: Position, entry: &StoredEntry, blob: Option<&[u8]>) -> Result<Decoded> {
+        if !is_plain_message(entry) {
+            return self.codec.decode(at, entry, blob);
+        }
+        let (commitment, replacement) = self.codec.commitment_of(at, entry, blob)?;
+        Ok(Decoded { body: None, commitment, replacement })
     }
 
     async fn state_after(&self, at: Position) -> Option<HashedState> {
@@ -289,7 +307,7 @@ impl Pass<'_> {
         self.report.entries += 1;
         let text = entry.text.as_ref().map_or(0, String::len);
         self.report.bytes += (entry.body.len() + text + blob.map_or(0, <[u8]>::len)) as u64;
-        let decoded = codec::check(at, entry).and_then(|()| self.codec.decode(at, entry, blob));
+        let decoded = codec::check(at, entry).and_then(|()| self.decode(at, entry, blob));
         let decoded = match decoded {
             Ok(decoded) => decoded,
             Err(error) => {
@@ -310,7 +328,16 @@ impl Pass<'_> {
         if let Some(commitment) = decoded.replacement {
             self.replaced.push((at, commitment));
         }
-        self.other_blobs(at, entry).await?;
+        if !entry.refs.is_empty() {
+            self.other_blobs(at, entry).await?;
+        }
+        if is_plain_message(entry) {
+            if let Some(session) = &mut self.folded {
+                session.active = session.active.max(entry.time);
+                *session.counts.entry(Channel::MAIN).or_default() += 1;
+            }
+            return Ok(());
+        }
         self.body(at, entry, decoded.body).await
     }
 

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 
 use milepost_model::{
     BatchId, Body, Branch, CheckpointId, Epoch, Event, Hash, OwnerId, Position, Seq, Session, SessionId, State, Status,
@@ -18,7 +19,7 @@ use super::Store;
 use super::append::{Append, Claim, NewSession, Receipt};
 use super::draft::{Draft, Head, check_patch};
 use super::fold::{self, event};
-use crate::backend::{Blob, BlobId, Keyframe, Kinds, LeaseAction, MAIN_HEAD, Opening, Order, Range, Rewrite};
+use crate::backend::{Blob, BlobId, Keyframe, LeaseAction, MAIN_HEAD, Opening, Range, Rewrite};
 use crate::codec::{self, Codec};
 use crate::error::{Conflict, Error, Result};
 use crate::limits::check_name;
@@ -340,7 +341,9 @@ impl SessionWriter {
         let at = Position { timeline: head.timeline, seq: draft.first };
         // If this future is dropped while the store works, nobody here knows how it ended.
         head.stale = true;
-        match self.store.inner.backend.append(self.store.workspace(), batch).await {
+        let spent = std::mem::take(&mut draft.spent);
+        let outcome = meanwhile(self.store.inner.backend.append(self.store.workspace(), batch), || drop(spent)).await;
+        match outcome {
             Ok(_) => {
                 head.take(draft);
                 head.stale = false;
@@ -359,16 +362,7 @@ impl SessionWriter {
         if self.reload(head).await.is_err() {
             return Err(error);
         }
-        let range = Range {
-            timeline: at.timeline,
-            from: at.seq,
-            to: at.seq.next(),
-            kinds: Kinds::ALL,
-            channel: None,
-            order: Order::Forward,
-            limit: 1,
-        };
-        match self.store.inner.backend.read(self.store.workspace(), range).await {
+        match self.store.inner.backend.read(self.store.workspace(), Range::one(at)).await {
             Ok(found) if found.first().is_some_and(|(_, entry)| entry.batch == Some(batch)) => Ok(()),
             _ => Err(error),
         }
@@ -428,15 +422,20 @@ impl SessionWriter {
     pub(super) async fn rewrite(&self, event: Event, change: Changes) -> Result<()> {
         let mut head = self.fresh_head().await?;
         let mut draft = Draft::of(&head, self.store.source().now());
+        let mut rewrite = change.rewrite;
+        if event.kind == event::PRUNED {
+            // The log's time never goes back, whatever the clock does: the rows say what it says.
+            rewrite.marks.iter_mut().for_each(|row| row.trashed = Some(draft.time));
+        }
         self.push(&mut draft, head.timeline, &Body::Event(event), Vec::new())?;
         draft.blobs.extend(change.blobs);
         draft.keyframes.extend(change.keyframes);
         if let Some(newest) = change.checkpoint {
             draft.session.checkpoint = newest;
         }
-        let is_cut = !change.rewrite.truncate.is_empty();
+        let is_cut = !rewrite.truncate.is_empty();
         let mut batch = self.finish(&head, &mut draft, self.store.source().id())?;
-        batch.rewrite = change.rewrite;
+        batch.rewrite = rewrite;
         head.stale = true;
         self.store.inner.backend.append(self.store.workspace(), batch).await?;
         head.take(draft);
@@ -474,6 +473,17 @@ impl SessionWriter {
         let epoch = self.head.lock().await.epoch;
         let action = LeaseAction::Release { epoch };
         self.store.inner.backend.lease(self.store.workspace(), self.session, action).await.map(|_| ())
+    }
+}
+
+/// Starts a future, does something else while it is under way, and waits for it.
+async fn meanwhile<F: Future>(future: F, work: impl FnOnce()) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    let started = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
+    work();
+    match started {
+        Poll::Ready(output) => output,
+        Poll::Pending => future.await,
     }
 }
 

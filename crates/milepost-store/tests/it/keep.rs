@@ -970,12 +970,12 @@ async fn damage_where_a_whole_state_stands_in_is_no_derived_damage() {
 async fn a_damaged_session_does_not_stop_the_house_from_being_kept() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
-    let mut sick = Story::new(&store).await;
-    sick.steps(6, &scratch.clock).await;
-    sick.writer.trash_mark(sick.marks[1].0).await.unwrap();
     let mut well = Story::new(&store).await;
     well.steps(6, &scratch.clock).await;
     well.writer.trash_mark(well.marks[1].0).await.unwrap();
+    let mut sick = Story::new(&store).await;
+    sick.steps(6, &scratch.clock).await;
+    sick.writer.trash_mark(sick.marks[1].0).await.unwrap();
     damage(&scratch.path(), Position { seq: Seq(2), ..sick.ends[0] });
     scratch.clock.advance_ms(30 * DAY_MS);
     let mine = claim().take_over();

@@ -41,6 +41,7 @@ enum Answer {
     Deleted(Deleted),
     Collected(Vec<SessionId>, u64),
     Redacted(u64, u64),
+    Emptied(Purged, Vec<SessionId>),
     /// Whether the writer before was refused.
     TakenOver(Option<bool>),
 }
@@ -53,6 +54,7 @@ enum Call {
     /// Their batch ids are given: which draw comes first depends on who waits for whom.
     Together(SessionId, Vec<(Vec<Part>, BatchId)>),
     Patch(SessionId, SessionPatch),
+    File(SessionId, u8),
     Branch(Position, SessionPatch),
     Restore(SessionId, Position),
     Prune(SessionId, Retention),
@@ -62,6 +64,7 @@ enum Call {
     Trash(SessionId),
     Untrash(SessionId),
     Delete(SessionId, milepost_store::DeleteMode),
+    EmptyTrash(Retention),
     Collect,
     Reopen,
     Advance(i64),
@@ -183,6 +186,14 @@ impl Side {
             Call::Patch(id, patch) => {
                 Answer::Stored(self.writer(*id).await?.append(Append::new().patch(patch.clone())).await?)
             }
+            Call::File(id, seed) => {
+                let writer = self.writer(*id).await?;
+                let bytes = noise(*seed, 3000).into_bytes();
+                let blob = writer.put_blob(&bytes).await?;
+                assert_eq!(writer.get_blob(blob).await?, bytes);
+                let event = Event::new("file", json!({ "seed": seed }));
+                Answer::Stored(writer.append(Append::new().event_with(event, vec![blob])).await?)
+            }
             Call::Restore(id, at) => Answer::Stored(self.writer(*id).await?.restore(*at).await?),
             Call::Prune(id, keep) => {
                 let preview = self.store.prune_preview(*id, keep).await?;
@@ -213,6 +224,11 @@ impl Side {
                 assert_eq!(deleted, would, "what deleting did, and what its dry run said");
                 self.writers.retain(|id, _| !deleted.sessions.contains(id) && !deleted.hidden.contains(id));
                 Answer::Deleted(deleted)
+            }
+            Call::EmptyTrash(keep) => {
+                self.writers.clear();
+                let (purged, deleted) = self.store.empty_trash(keep, &claim().take_over(), false).await?;
+                Answer::Emptied(purged, deleted)
             }
             Call::Collect => {
                 let collected = self.store.collect(&claim().take_over(), false).await?;
@@ -322,6 +338,7 @@ impl World {
                 Call::Append(id, parts, batch)
             }
             Op::Patch { session: number, title: name } => Call::Patch(session(number)?, title(name)),
+            Op::File { session: number, seed } => Call::File(session(number)?, *seed),
             Op::Branch { session: number, at } => {
                 let at = pick(&self.oracle.restorable(session(number)?), *at)?;
                 Call::Branch(at, SessionPatch::new().title(format!("branch at {}", at.seq)))
@@ -349,6 +366,9 @@ impl World {
             Op::Trash { session: number } => Call::Trash(session(number)?),
             Op::Untrash { session: number } => Call::Untrash(session(number)?),
             Op::Delete { session: number, mode } => Call::Delete(session(number)?, *mode),
+            Op::EmptyTrash { days } => {
+                Call::EmptyTrash(Retention { trash_days: u32::from(*days), ..Retention::default() })
+            }
             Op::Collect => Call::Collect,
             Op::Reopen => Call::Reopen,
             Op::Advance { ms } => Call::Advance(i64::from(*ms)),
@@ -387,7 +407,12 @@ impl World {
     async fn catch_up(&mut self, call: &Call) {
         let may_record = matches!(
             call,
-            Call::Prune(..) | Call::TrashMark(..) | Call::UntrashMark(..) | Call::Purge(..) | Call::Redact(..)
+            Call::Prune(..)
+                | Call::TrashMark(..)
+                | Call::UntrashMark(..)
+                | Call::Purge(..)
+                | Call::Redact(..)
+                | Call::EmptyTrash(..)
         );
         for id in self.oracle.visible() {
             let store = &self.sides[0].store;
@@ -399,6 +424,12 @@ impl World {
             for _ in 0..new {
                 self.oracle.add(id, Said::Nothing, None);
             }
+        }
+        // When a mark went into the trash is told by the log's time, which never goes back.
+        let store = &self.sides[0].store;
+        for (id, note) in self.oracle.marks.iter_mut().filter(|(_, note)| !note.purged && note.trashed.is_some()) {
+            let row = store.backend().mark(store.workspace(), *id).await.unwrap();
+            note.trashed = row.and_then(|row| row.trashed).or(note.trashed);
         }
     }
 
@@ -438,7 +469,11 @@ impl World {
                     );
                     return;
                 }
-                sent.push((parts.clone(), *batch, receipt.clone()));
+                // A delta sent again after a restore would meet another state.
+                let is_absolute = !parts.iter().any(|part| matches!(part, Part::Delta(..)));
+                if is_absolute && receipt.length > receipt.first.seq.0 {
+                    sent.push((parts.clone(), *batch, receipt.clone()));
+                }
                 self.store(*id, parts, &receipt);
             }
             (Call::Together(id, appends), Answer::Each(outcomes)) => {
@@ -474,6 +509,10 @@ impl World {
                 self.oracle.note(*id).is_trashed = matches!(call, Call::Trash(_));
             }
             (Call::Delete(id, mode), Answer::Deleted(deleted)) => self.deleted(*id, *mode, &deleted),
+            (Call::File(id, _), Answer::Stored(_)) => {
+                self.oracle.add(*id, Said::Nothing, None);
+            }
+            (Call::EmptyTrash(_), Answer::Emptied(purged, deleted)) => self.emptied(&purged, &deleted),
             (Call::Collect, Answer::Collected(sessions, _)) => {
                 for id in sessions {
                     assert!(self.oracle.sessions[&id].is_hidden, "a session that is not hidden was collected");
@@ -578,9 +617,7 @@ impl World {
             DeleteMode::Refuse => assert_eq!(children, [], "a session with branches was deleted"),
             DeleteMode::KeepBranches if !children.is_empty() => {
                 assert_eq!((deleted.sessions.as_slice(), deleted.hidden.as_slice()), ([].as_slice(), [id].as_slice()));
-                let note = self.oracle.note(id);
-                note.is_hidden = true;
-                note.left.clear();
+                self.oracle.hide(id);
                 return;
             }
             DeleteMode::KeepBranches => {}
@@ -596,6 +633,25 @@ impl World {
         for gone in &deleted.sessions {
             self.oracle.forget(*gone);
             self.sent.remove(gone);
+        }
+    }
+}
+
+impl World {
+    fn emptied(&mut self, purged: &Purged, deleted: &[SessionId]) {
+        for id in deleted {
+            assert!(self.oracle.sessions[id].is_trashed, "a session that is not in the trash went with it");
+            match self.oracle.children(*id).is_empty() {
+                true => self.oracle.forget(*id),
+                false => self.oracle.hide(*id),
+            }
+            self.sent.remove(id);
+        }
+        for gone in &purged.checkpoints {
+            let Some(note) = self.oracle.marks.get_mut(gone) else { continue };
+            assert!(note.trashed.is_some(), "a checkpoint that is not in the trash was purged");
+            note.purged = true;
+            self.is_purged = true;
         }
     }
 }

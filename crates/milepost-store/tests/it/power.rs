@@ -121,7 +121,7 @@ fn restarts(trace: &Trace) -> usize {
 fn nothing_acknowledged_is_lost_by_power_cuts() {
     let begun = Instant::now();
     let room = Room::new();
-    let trace = room.record(&room.job(1, What::Work(Plan::steps(3, 140))), None);
+    let trace = room.record(&room.job(1, What::Work(Plan { large: 700_000, ..Plan::steps(3, 60) })), None);
     assert!(trace.status().success());
     assert!(restarts(&trace) >= 2, "the run is too short: the WAL began anew {} times", restarts(&trace));
     let broken = cut(&room, &trace, images(2000), 1);
@@ -134,12 +134,12 @@ fn nothing_acknowledged_is_lost_by_power_cuts() {
 fn nothing_acknowledged_is_lost_when_recovery_is_cut_off() {
     let begun = Instant::now();
     let room = Room::new();
-    let abrupt = Plan { abrupt: true, ..Plan::steps(2, 40) };
+    let abrupt = Plan { abrupt: true, ..Plan::steps(2, 25) };
     let first = room.record(&room.job(2, What::Work(abrupt)), None);
     assert!(first.status().success());
     let wal = std::fs::metadata(room.store().join("milepost.db-wal")).unwrap().len();
     assert!(wal > 0, "the first life left a WAL");
-    let trace = room.record(&room.job(3, What::Work(Plan::steps(2, 40))), None);
+    let trace = room.record(&room.job(3, What::Work(Plan::steps(2, 25))), None);
     assert!(trace.status().success());
     let broken = cut(&room, &trace, images(1000), 2);
     report("after a crash", &trace, images(1000), begun);

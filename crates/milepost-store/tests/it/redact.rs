@@ -293,7 +293,14 @@ async fn a_secret_goes_from_branches_and_timelines_that_were_left() {
     deep.append(Append::new().delta(Delta::builder().set("/memory/n", 77).build().unwrap())).await.unwrap();
     // And the parent leaves its own timeline in the middle, twice.
     parent.restore(last(&receipts[3])).await.unwrap();
-    parent.append(Append::new().delta(Delta::builder().append_str("/memory/log", " anew").build().unwrap()).mark(NewMark::new(Trigger::Step))).await.unwrap();
+    parent
+        .append(
+            Append::new()
+                .delta(Delta::builder().append_str("/memory/log", " anew").build().unwrap())
+                .mark(NewMark::new(Trigger::Step)),
+        )
+        .await
+        .unwrap();
     parent.restore(last(&receipts[8])).await.unwrap();
     assert!(store.session(idle.id()).await.unwrap().preview.unwrap().contains(SECRET));
     assert!(format!("{:?}", store.state(quiet.id()).await.unwrap()).contains(SECRET));
@@ -359,7 +366,8 @@ async fn a_secret_goes_after_pruning_and_purging() {
     for n in 0..12u64 {
         let token = if (2..9).contains(&n) { SECRET } else { "none" };
         let value = json!({ "token": token, "n": n, "filler": noise(n, 1500) });
-        let append = Append::new().message(user(&format!("{n} {token}"))).state(state(value)).mark(NewMark::new(Trigger::Step));
+        let append =
+            Append::new().message(user(&format!("{n} {token}"))).state(state(value)).mark(NewMark::new(Trigger::Step));
         receipts.push(writer.append(append).await.unwrap());
         scratch.clock.advance_ms(1000);
     }
@@ -461,7 +469,12 @@ async fn a_hidden_beginning_is_cleaned_too() {
     let store = scratch.open().await;
     let parent = create(&store).await;
     let receipt = parent
-        .append(Append::new().message(user(&format!("it is {SECRET}"))).state(state(json!({ "token": SECRET }))).mark(NewMark::new(Trigger::Step)))
+        .append(
+            Append::new()
+                .message(user(&format!("it is {SECRET}")))
+                .state(state(json!({ "token": SECRET })))
+                .mark(NewMark::new(Trigger::Step)),
+        )
         .await
         .unwrap();
     let branch = store.branch(last(&receipt), NewSession::default(), &claim()).await.unwrap();
@@ -513,7 +526,8 @@ async fn a_replacement_that_nobody_vouches_for_is_reported() {
 fn forge(path: &Path, at: Position, from: i64, to: i64) {
     let db = rusqlite::Connection::open(path).unwrap();
     let read = |key: i64| -> (Vec<u8>, Option<String>) {
-        db.query_row("SELECT body, text FROM entries WHERE id = ?1", [key], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
+        db.query_row("SELECT body, text FROM entries WHERE id = ?1", [key], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap()
     };
     let (theirs, text) = read(from);
     let (own, _) = read(to);

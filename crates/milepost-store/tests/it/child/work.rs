@@ -22,6 +22,8 @@ pub struct Plan {
     pub sessions: usize,
     /// Steps of each; without end when none.
     pub steps: Option<u64>,
+    /// Characters of a large message.
+    pub large: usize,
     /// Go on after an error, instead of failing.
     pub stubborn: bool,
     /// End without closing the store, as a crash would.
@@ -29,10 +31,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub const ENDLESS: Plan = Plan { sessions: 3, steps: None, stubborn: false, abrupt: false };
+    pub const ENDLESS: Plan = Plan { sessions: 3, steps: None, large: 40_000, stubborn: false, abrupt: false };
 
     pub const fn steps(sessions: usize, steps: u64) -> Plan {
-        Plan { sessions, steps: Some(steps), stubborn: false, abrupt: false }
+        Plan { sessions, steps: Some(steps), large: 40_000, stubborn: false, abrupt: false }
     }
 }
 
@@ -97,7 +99,7 @@ impl Agent {
                 0..=11 => self.step().await,
                 12..=14 => self.talk(1).await,
                 15 => self.talk(6).await,
-                16 | 17 => self.large().await,
+                16 | 17 => self.large(plan.large).await,
                 18 => self.restore().await,
                 19 => self.branch().await,
                 20 => self.prune().await,
@@ -210,8 +212,8 @@ impl Agent {
     }
 
     /// A message that becomes a blob.
-    async fn large(&mut self) -> Outcome {
-        let message = Message::new(Role::Tool, self.noise(40_000));
+    async fn large(&mut self, characters: usize) -> Outcome {
+        let message = Message::new(Role::Tool, self.noise(characters));
         let receipt = self.writer.append(Append::new().message(message.clone())).await?;
         self.tell(&self.writer, &receipt, &[message], None);
         Ok(())

@@ -66,6 +66,7 @@ pub enum Op {
         session: Pick,
         mode: DeleteMode,
     },
+    EmptyTrash { days: u8 },
     Collect,
     Reopen,
     Advance {
@@ -190,6 +191,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         3 => (pick(), vec(items(), 2..4)).prop_map(|(session, appends)| Op::Together { session, appends }),
         2 => (pick(), pick()).prop_map(|(session, which)| Op::Resend { session, which }),
         1 => (pick(), any::<u8>()).prop_map(|(session, title)| Op::Patch { session, title }),
+        2 => (pick(), any::<u8>()).prop_map(|(session, seed)| Op::File { session, seed }),
         5 => (pick(), pick()).prop_map(|(session, at)| Op::Branch { session, at }),
         6 => (pick(), pick()).prop_map(|(session, at)| Op::Restore { session, at }),
         4 => (pick(), 0..6u8, any::<bool>(), 0..2u8)
@@ -200,6 +202,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         1 => pick().prop_map(|session| Op::Trash { session }),
         1 => pick().prop_map(|session| Op::Untrash { session }),
         2 => (pick(), mode).prop_map(|(session, mode)| Op::Delete { session, mode }),
+        1 => (0..2u8).prop_map(|days| Op::EmptyTrash { days }),
         2 => Just(Op::Collect),
         2 => Just(Op::Reopen),
         5 => ms.prop_map(|ms| Op::Advance { ms }),

@@ -148,6 +148,13 @@ impl Oracle {
         found
     }
 
+    /// Keeps a session only for its branches.
+    pub fn hide(&mut self, session: SessionId) {
+        let note = self.note(session);
+        note.is_hidden = true;
+        note.left.clear();
+    }
+
     pub fn forget(&mut self, session: SessionId) {
         self.sessions.remove(&session);
         let gone: Vec<TimelineId> =
