@@ -50,6 +50,7 @@ pub use ed25519_dalek;
 pub use error::{Conflict, Error, KeyError, Result};
 pub use keys::{KeyOptions, MASTER_KEY_VARIABLE, MarkKey, MasterKey};
 pub use limits::Limits;
+pub use milepost_model::Entry;
 pub use store::{
     Append, Claim, Collected, Compression, DeleteMode, Deleted, Loaded, Mark, MarkQuery, MessageQuery, NewMark,
     NewSession, Options, Problem, Pruned, Purged, Receipt, Redacted, Redactor, Reindexed, SessionPage, SessionQuery,

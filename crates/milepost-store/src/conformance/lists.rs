@@ -111,7 +111,8 @@ pub async fn marks_are_ordered_and_found_by_name(place: &dyn Place) -> Outcome {
             }
         }
         let filter = MarkFilter::of(next.timeline, Seq(0), Seq(u64::MAX));
-        same!(scene.backend.marks(&scene.workspace, filter).await?, [own.clone()], "the marks of the new timeline");
+        let found = scene.backend.marks(&scene.workspace, filter).await?;
+        same!(found.as_slice(), std::slice::from_ref(&own), "the marks of the new timeline");
         for made in rows.iter().chain([&own]) {
             let found = scene.backend.mark(&scene.workspace, made.id).await?;
             same!(found.as_ref(), Some(made), "a mark by its name");

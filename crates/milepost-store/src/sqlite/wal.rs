@@ -95,7 +95,8 @@ fn write_again(path: &Path) -> Result<()> {
 fn look(path: &Path) -> Result<Option<([u8; HEADER], Option<Damage>)>> {
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        // No log, or no such place at all: SQLite says which.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) => return Err(error),
     };
     let mut file = BufReader::with_capacity(1 << 20, file);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use milepost_model::{Body, EntryKind, Event, Hash, Position, Seq, SessionId, SessionPatch, TimelineId};
+use milepost_model::{Body, CheckpointId, EntryKind, Event, Hash, Position, Seq, SessionId, SessionPatch, TimelineId};
 use serde_json::{Value, json};
 
 use super::Store;
@@ -147,37 +147,51 @@ impl Store {
             let keep = needed.get(&line.id).copied().unwrap_or(Seq(line.begins()));
             change.rewrite.truncate.push(Position { timeline: line.id, seq: keep });
         }
-        let vouched = self.vouched(&lines, &needed).await?;
+        let kept = self.said_of(&lines, &needed).await?;
         let hidden = || SessionPatch::new().with("hidden", Value::Bool(true));
         let writer = self.write(session, claim).await?;
         // The event goes with the rest of the head; what stays is marked once more in the log itself.
         writer.rewrite(fold::patch_event(hidden()), change).await?;
-        let mut last = Append::new().patch(hidden());
-        if !vouched.is_empty() {
-            last = last.event(Event::new(event::REDACTED, json!({ "replaced": vouched })));
-        }
-        writer.append(last).await?;
+        writer.append(kept.into_iter().fold(Append::new().patch(hidden()), Append::event)).await?;
         writer.release().await
     }
 
-    /// Redactions of what stays: the events that vouch for them go, so they are recorded again.
-    async fn vouched(&self, lines: &[Timeline], stays: &BTreeMap<TimelineId, Seq>) -> Result<Vec<Replaced>> {
-        let mut vouched: Vec<Replaced> = Vec::new();
+    /// What events say of entries that stay, as events to record again when those go: who is in the
+    /// trash and who no longer, and which redactions the log vouches for.
+    async fn said_of(&self, lines: &[Timeline], stays: &BTreeMap<TimelineId, Seq>) -> Result<Vec<Event>> {
+        let mut replaced: Vec<Replaced> = Vec::new();
+        let mut pruned: BTreeSet<CheckpointId> = BTreeSet::new();
         for line in lines {
             let (from, to) = (Seq(line.begins()), Seq(line.length));
             let part = Segment { timeline: line.id, session: line.session, from, to };
             self.for_each_entry(part, Kinds::only(EntryKind::Event), |entry| {
-                if let Some(Body::Event(found)) = entry.body {
-                    let list = found.data.get("replaced").filter(|_| found.kind == event::REDACTED).cloned();
-                    let list = list.and_then(|list| serde_json::from_value::<Vec<Replaced>>(list).ok());
-                    vouched.extend(list.into_iter().flatten());
+                let Some(Body::Event(found)) = entry.body else { return Ok(()) };
+                match found.kind.as_str() {
+                    event::REDACTED => replaced.extend(list::<Replaced>(&found, "replaced")),
+                    event::PRUNED => pruned.extend(list::<CheckpointId>(&found, "checkpoints")),
+                    _ => {}
                 }
                 Ok(())
             })
             .await?;
         }
-        vouched.retain(|(timeline, seq, _)| stays.get(timeline).is_some_and(|end| seq < end));
-        Ok(vouched)
+        let is_kept = |timeline: &TimelineId, seq: Seq| stays.get(timeline).is_some_and(|end| seq < *end);
+        replaced.retain(|(timeline, seq, _)| is_kept(timeline, *seq));
+        let mut marks = self.own_marks(lines).await?;
+        marks.retain(|row| pruned.contains(&row.id) && is_kept(&row.at.timeline, row.at.seq));
+        let ids = |trashed: bool| -> Vec<CheckpointId> {
+            marks.iter().filter(|row| row.trashed.is_some() == trashed).map(|row| row.id).collect()
+        };
+        let mut events = Vec::new();
+        for (kind, ids) in [(event::PRUNED, ids(true)), (event::UNPRUNED, ids(false))] {
+            if !ids.is_empty() {
+                events.push(Event::new(kind, json!({ "checkpoints": ids })));
+            }
+        }
+        if !replaced.is_empty() {
+            events.push(Event::new(event::REDACTED, json!({ "replaced": replaced })));
+        }
+        Ok(events)
     }
 
     /// Removes blobs that no entry needs and hidden sessions whose branches are gone. What was put
@@ -212,4 +226,10 @@ impl Store {
             }
         }
     }
+}
+
+/// A list in an event's data; empty when it is not there.
+fn list<T: serde::de::DeserializeOwned>(event: &Event, key: &str) -> Vec<T> {
+    let value = event.data.get(key).cloned();
+    value.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default()
 }

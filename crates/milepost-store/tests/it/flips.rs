@@ -1,1 +1,393 @@
-//! flips
+//! Every byte of a small store is flipped, one at a time. Each flip is noticed (the store does not open, a read says
+//! what is damaged, verification finds it) or harmless (everything reads as before); never is anything silently wrong.
+//!
+//! With `MILEPOST_LONG=1` every bit pattern of [`MASKS`] instead of one per byte, and every rescue instead of some.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use milepost_model::{CheckpointId, Entry, Message, Role, Seq, Session, SessionId, SessionPatch, State, Trigger};
+use milepost_store::{
+    Append, Claim, Error, Mark, MarkQuery, MessageQuery, NewMark, NewSession, Options, SessionQuery, Store,
+    StoredMessage, StoredRecord,
+};
+use rusqlite::types::Value as Sql;
+use rusqlite::{Connection, OpenFlags};
+use serde_json::json;
+
+use crate::harness::fast_dir;
+use crate::kills::is_long;
+use crate::support::{Scratch, claim, state, url, user};
+
+const MASKS: [u8; 4] = [0x01, 0x80, 0xff, 0x10];
+/// A rescue is tried for one flip in so many that need it.
+const RESCUE_EVERY: usize = 16;
+/// A flip that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn options() -> Options {
+    let mut options = Scratch::new().options;
+    options.text_index = false;
+    options.limits.inline_bytes = 400;
+    options
+}
+
+/// Everything a reader sees of a store.
+#[derive(Debug, Clone, PartialEq)]
+struct Picture {
+    list: Vec<Session>,
+    sessions: BTreeMap<SessionId, Told>,
+    records: Vec<StoredRecord>,
+    due: Vec<StoredRecord>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Told {
+    messages: Vec<StoredMessage>,
+    entries: Vec<Entry>,
+    state: State,
+    marks: Vec<Mark>,
+    states: BTreeMap<CheckpointId, State>,
+}
+
+async fn look(store: &Store, ids: &[SessionId]) -> Result<Picture, Error> {
+    let list = store.sessions(&SessionQuery { by_creation: true, ..SessionQuery::default() }).await?.sessions;
+    let mut sessions = BTreeMap::new();
+    for id in ids {
+        let marks = store.marks(*id, &MarkQuery::default()).await?;
+        let mut states = BTreeMap::new();
+        for mark in &marks {
+            states.insert(mark.checkpoint.id, store.load(mark.checkpoint.id).await?.state);
+        }
+        let told = Told {
+            messages: store.messages(*id, &MessageQuery::default()).await?,
+            entries: store.entries(*id, Seq(0), Seq(u64::MAX)).await?,
+            state: store.state(*id).await?,
+            marks,
+            states,
+        };
+        sessions.insert(*id, told);
+    }
+    let records = store.records("wake-up", None, 100).await?;
+    let due = store.records_due("wake-up", milepost_model::Timestamp(i64::MAX), 100).await?;
+    Ok(Picture { list, sessions, records, due })
+}
+
+/// Two sessions and a branch, marks, a blob, records: some kilobytes.
+async fn make(path: &Path) -> Picture {
+    let store = Store::open(&url(path), options()).await.unwrap();
+    let patch = SessionPatch::new().title("The first").project("flips").tags(["one", "two"]);
+    let first = store.create(NewSession { id: None, patch }, &claim()).await.unwrap();
+    let mut marks = Vec::new();
+    for number in 1..=4u64 {
+        let large = number == 3;
+        let text = if large { noise(1200) } else { format!("Question {number}") };
+        let append = Append::new()
+            .message(user(&text))
+            .message(Message::new(Role::Assistant, format!("Answer {number}")))
+            .state(state(json!({ "memory": { "step": number, "notes": format!("note {number}") } })))
+            .mark(NewMark::new(Trigger::Step).description(format!("after {number}")));
+        let receipt = first.append(append).await.unwrap();
+        marks.push(milepost_model::Position { timeline: receipt.first.timeline, seq: Seq(receipt.length - 1) });
+    }
+    let branch = store.branch(marks[1], NewSession::default(), &Claim::new("another")).await.unwrap();
+    branch.append(Append::new().message(user("In the branch")).mark(NewMark::new(Trigger::Manual).label("here"))).await.unwrap();
+    let second = store.create(NewSession::default(), &claim()).await.unwrap();
+    second.append(Append::new().message(user("Alone")).state(state(json!({ "tools": [1, 2] }))).mark(NewMark::new(Trigger::Initial))).await.unwrap();
+    second.append(Append::new().state(state(json!({ "tools": [1, 2, 3] }))).mark(NewMark::new(Trigger::Final))).await.unwrap();
+    for number in 0..3 {
+        let due = Some(milepost_model::Timestamp(1_800_000_000_000 + number));
+        store.put_record("wake-up", &format!("number {number}"), None, due, format!("value {number}").as_bytes()).await.unwrap();
+    }
+    let picture = look(&store, &[first.id(), branch.id(), second.id()]).await.unwrap();
+    assert!(store.verify().await.unwrap().is_whole());
+    store.close().await.unwrap();
+    picture
+}
+
+fn noise(bytes: usize) -> String {
+    let mut rng = crate::harness::Rng::new(1);
+    (0..bytes / 16).map(|_| format!("{:016x}", rng.next())).collect()
+}
+
+/// What came of a flip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fate {
+    /// SQLite reads the same rows.
+    Unseen,
+    /// The rows differ, what a reader sees does not.
+    Harmless,
+    /// The same, and verification names it.
+    HarmlessAndNamed,
+    /// The store does not open.
+    Refused,
+    /// A read says what is damaged; every session opens at some checkpoint.
+    Read,
+    /// A read says what is damaged; a session opens at no checkpoint.
+    Closed,
+    /// Only verification notices.
+    Verified,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    fates: BTreeMap<(Fate, String), usize>,
+    /// How many rescues were tried, brought back every session at some checkpoint, and every message.
+    rescues: [usize; 3],
+    wrong: Vec<String>,
+}
+
+impl Tally {
+    fn merge(&mut self, other: Tally) {
+        for (key, count) in other.fates {
+            *self.fates.entry(key).or_default() += count;
+        }
+        for (mine, theirs) in self.rescues.iter_mut().zip(other.rescues) {
+            *mine += theirs;
+        }
+        self.wrong.extend(other.wrong);
+    }
+
+    fn count(&self, fate: Fate) -> usize {
+        self.fates.iter().filter(|((f, _), _)| *f == fate).map(|(_, count)| count).sum()
+    }
+
+    fn print(&self) {
+        for fate in [Fate::Unseen, Fate::Harmless, Fate::HarmlessAndNamed, Fate::Refused, Fate::Read, Fate::Closed, Fate::Verified] {
+            let places: Vec<String> =
+                self.fates.iter().filter(|((f, _), _)| *f == fate).map(|((_, place), count)| format!("{place} {count}")).collect();
+            println!("{fate:?}: {} ({})", self.count(fate), places.join(", "));
+        }
+        let [tried, open, all] = self.rescues;
+        println!("rescues: {tried} tried, {open} opened every session at a checkpoint, {all} of them lost no message");
+    }
+}
+
+/// Which table or index each page belongs to.
+fn pages(path: &Path) -> BTreeMap<usize, String> {
+    let db = Connection::open(path).unwrap();
+    let mut query = db.prepare("SELECT pageno, name FROM dbstat").unwrap();
+    let rows = query.query_map([], |row| Ok((row.get::<_, i64>(0)? as usize, row.get::<_, String>(1)?))).unwrap();
+    rows.map(Result::unwrap).collect()
+}
+
+/// Every row of every table as SQLite reads it, if it finds nothing wrong.
+fn rows(path: &Path) -> rusqlite::Result<Vec<Vec<Sql>>> {
+    const TABLES: [&str; 8] =
+        ["sessions", "timelines", "entries", "marks", "keyframes", "blobs", "records", "unindexed"];
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(format!("file:{}?immutable=1", path.display()), flags)?;
+    let mut all = Vec::new();
+    let check: Vec<String> =
+        db.prepare("PRAGMA integrity_check")?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    if check != ["ok"] {
+        return Err(rusqlite::Error::InvalidQuery);
+    }
+    for table in TABLES {
+        let mut query = db.prepare(&format!("SELECT * FROM {table} NOT INDEXED"))?;
+        let columns = query.column_count();
+        let mut found = query.query([])?;
+        while let Some(row) = found.next()? {
+            all.push((0..columns).map(|column| row.get(column)).collect::<Result<_, _>>()?);
+        }
+    }
+    Ok(all)
+}
+
+struct Bench<'a> {
+    original: &'a [u8],
+    picture: &'a Picture,
+    rows: &'a [Vec<Sql>],
+    dir: tempfile::TempDir,
+    runtime: tokio::runtime::Runtime,
+    tally: Tally,
+}
+
+impl Bench<'_> {
+    fn flip(&mut self, at: usize, mask: u8, place: &str) {
+        let (quick, path) = (self.dir.path().join("quick.db"), self.dir.path().join("flip.db"));
+        if !quick.exists() {
+            std::fs::write(&quick, self.original).unwrap();
+        }
+        let byte = self.original[at] ^ mask;
+        // What the store makes of the header and of the schema is its own affair; rows that are the same are the same.
+        if place != "sqlite_schema" {
+            let file = std::fs::File::options().write(true).open(&quick).unwrap();
+            file.write_all_at(&[byte], at as u64).unwrap();
+            let found = rows(&quick);
+            file.write_all_at(&[self.original[at]], at as u64).unwrap();
+            if found.is_ok_and(|found| found == self.rows) {
+                *self.tally.fates.entry((Fate::Unseen, place.to_owned())).or_default() += 1;
+                return;
+            }
+        }
+        let mut bytes = self.original.to_vec();
+        bytes[at] = byte;
+        for leftover in ["flip.db-wal", "flip.db-shm"] {
+            let _ = std::fs::remove_file(self.dir.path().join(leftover));
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let (picture, runtime) = (self.picture, &self.runtime);
+        let outcome = runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, fate(&path, picture)).await.unwrap_or_else(|_| Err("it hangs".into()))
+        });
+        match outcome {
+            Ok(fate) => {
+                *self.tally.fates.entry((fate, place.to_owned())).or_default() += 1;
+                if matches!(fate, Fate::Refused | Fate::Closed) {
+                    self.rescue(&bytes, at, place);
+                }
+            }
+            Err(why) => self.tally.wrong.push(format!("byte {at} ({place}) ^ {mask:#04x}: {why}")),
+        }
+    }
+
+    fn rescue(&mut self, bytes: &[u8], at: usize, place: &str) {
+        if !is_long() && at % RESCUE_EVERY != 0 {
+            return;
+        }
+        let (damaged, into) = (self.dir.path().join("damaged.db"), self.dir.path().join("rescued.db"));
+        for leftover in ["rescued.db", "rescued.db-wal", "rescued.db-shm"] {
+            let _ = std::fs::remove_file(self.dir.path().join(leftover));
+        }
+        std::fs::write(&damaged, bytes).unwrap();
+        self.tally.rescues[0] += 1;
+        let (picture, runtime) = (self.picture, &self.runtime);
+        let outcome = runtime.block_on(async {
+            let rescued = async {
+                let (store, _) = Store::salvage(&damaged, &into, options()).await.map_err(|e| format!("no rescue: {e}"))?;
+                resume(&store, picture).await
+            };
+            tokio::time::timeout(PATIENCE, rescued).await.unwrap_or_else(|_| Err("WRONG it hangs".into()))
+        });
+        match outcome {
+            Ok(is_all) => {
+                self.tally.rescues[1] += 1;
+                self.tally.rescues[2] += usize::from(is_all);
+            }
+            Err(why) if why.starts_with("WRONG") => self.tally.wrong.push(format!("rescue of byte {at} ({place}): {why}")),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Opens every session at its newest whole checkpoint, which must be right. Says whether every message is there.
+async fn resume(store: &Store, picture: &Picture) -> Result<bool, String> {
+    let mut is_all = true;
+    for (id, told) in &picture.sessions {
+        let loaded = store.load_latest(*id, &MarkQuery::default()).await.map_err(|e| format!("{id}: {e}"))?;
+        let mark = &loaded.mark.checkpoint;
+        if told.states.get(&mark.id) != Some(&loaded.state) {
+            return Err(format!("WRONG state of {}", mark.id));
+        }
+        let at = loaded.mark.at;
+        let before = store.messages_at(at, &MessageQuery::default()).await;
+        let expected: Vec<&StoredMessage> = told.messages.iter().take(mark.messages() as usize).collect();
+        match before {
+            Ok(found) if found.iter().eq(expected) => {}
+            Ok(_) => return Err(format!("WRONG messages before {}", mark.id)),
+            Err(_) => is_all = false,
+        }
+        is_all &= store.messages(*id, &MessageQuery::default()).await.is_ok_and(|found| found == told.messages);
+    }
+    Ok(is_all)
+}
+
+async fn fate(path: &Path, picture: &Picture) -> Result<Fate, String> {
+    let typed = |error: &Error| match error {
+        // A thread that panicked answers no more.
+        Error::Closed => Err(format!("a thread is gone: {error}")),
+        // SQLite's words for some damage are those for a failing disk.
+        _ => Ok(()),
+    };
+    let store = match Store::open(&url(path), options()).await {
+        Ok(store) => store,
+        Err(error) => {
+            typed(&error)?;
+            return Ok(Fate::Refused);
+        }
+    };
+    let ids: Vec<SessionId> = picture.sessions.keys().copied().collect();
+    match look(&store, &ids).await {
+        Ok(found) if found == *picture => Ok(match store.verify().await {
+            Ok(verified) if verified.is_whole() => Fate::Harmless,
+            Ok(_) => Fate::HarmlessAndNamed,
+            Err(error) => {
+                typed(&error)?;
+                Fate::HarmlessAndNamed
+            }
+        }),
+        Ok(found) => match store.verify().await {
+            Ok(verified) if verified.is_whole() => Err(format!("silently wrong: {}", difference(picture, &found))),
+            Ok(_) => Ok(Fate::Verified),
+            Err(error) => typed(&error).map(|()| Fate::Verified),
+        },
+        Err(error) => {
+            typed(&error)?;
+            match resume(&store, picture).await {
+                Ok(_) => Ok(Fate::Read),
+                Err(why) if why.starts_with("WRONG") => Err(why),
+                Err(_) => Ok(Fate::Closed),
+            }
+        }
+    }
+}
+
+fn difference(before: &Picture, after: &Picture) -> String {
+    if before.list != after.list {
+        return format!("list {:?} became {:?}", before.list, after.list);
+    }
+    if (&before.records, &before.due) != (&after.records, &after.due) {
+        return format!("records {:?} became {:?}", before.records, after.records);
+    }
+    let differs = |id: &&SessionId| before.sessions.get(id) != after.sessions.get(id);
+    match before.sessions.keys().find(differs) {
+        Some(id) => format!("session {id}: {:?} became {:?}", before.sessions[id], after.sessions[id]),
+        None => "nothing".into(),
+    }
+}
+
+#[test]
+fn every_flipped_byte_is_noticed_or_harmless() {
+    let begun = Instant::now();
+    let room = tempfile::tempdir_in(fast_dir()).unwrap();
+    let path = room.path().join("original.db");
+    let picture = crate::child::runtime().block_on(make(&path));
+    assert!(!room.path().join("original.db-wal").exists(), "a closed store is one file");
+    let original = std::fs::read(&path).unwrap();
+    let rows = rows(&path).unwrap();
+    let pages = pages(&path);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dir = tempfile::tempdir_in(fast_dir()).unwrap();
+        let mut bench =
+            Bench { original: &original, picture: &picture, rows: &rows, dir, runtime, tally: Tally::default() };
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= original.len() {
+                return bench.tally;
+            }
+            let place = pages.get(&(at / 4096 + 1)).map_or("free", String::as_str);
+            let masks = if is_long() { &MASKS[..] } else { &MASKS[at % MASKS.len()..][..1] };
+            for mask in masks {
+                bench.flip(at, *mask, place);
+            }
+        }
+    };
+    let tally = std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        let mut tally = work();
+        tally.merge(other.join().unwrap());
+        tally
+    });
+    println!("{} bytes, {} pages, in {:?}", original.len(), original.len() / 4096, begun.elapsed());
+    tally.print();
+    for wrong in tally.wrong.iter().take(40) {
+        println!("{wrong}");
+    }
+    assert!(tally.wrong.is_empty(), "{} flips were silently wrong", tally.wrong.len());
+}

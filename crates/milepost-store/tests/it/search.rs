@@ -2,7 +2,7 @@
 
 use milepost_model::{Block, Message, Role};
 use milepost_store::backend::{Term, TextHit, TextQuery};
-use milepost_store::{Append, DeleteMode, Store};
+use milepost_store::{Append, DeleteMode, NewSession, Store};
 use serde_json::json;
 
 use crate::support::{Scratch, claim, create, step, user};
@@ -63,6 +63,12 @@ async fn a_query_is_only_words() {
         // No error, and no operator has a meaning.
         let hits = count(&store, text).await;
         assert!(hits <= 1, "{text:?} found {hits}");
+    }
+    // What has no word in it narrows nothing and breaks nothing.
+    for nothing in ["", " ", "!!!", "\"\"", "🦀"] {
+        let terms = vec![word(nothing), Term { text: "gam".into(), prefix: true }];
+        assert!(find(&store, terms).await.len() <= 1, "{nothing:?}");
+        assert_eq!(find(&store, vec![Term { text: nothing.into(), prefix: true }]).await, Vec::new(), "{nothing:?}");
     }
     assert_eq!(count(&store, "alpha OR nothing").await, 0);
     assert_eq!(count(&store, "NEAR gamma").await, 1);
@@ -135,6 +141,28 @@ async fn another_workspace_is_not_searched_and_a_deleted_session_is_not_found() 
     writer.release().await.unwrap();
     store.delete(id, DeleteMode::Refuse, &claim(), false).await.unwrap();
     assert_eq!((count(&store, "narwhal").await, count(&other, "narwhal").await), (0, 1));
+}
+
+#[tokio::test]
+async fn every_timeline_is_searched_once() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    let shared = writer.append(Append::new().message(user("okapi shared"))).await.unwrap();
+    writer.append(Append::new().message(user("okapi left behind"))).await.unwrap();
+    writer.restore(shared.first).await.unwrap();
+    writer.append(Append::new().message(user("okapi anew"))).await.unwrap();
+    let branch = store.branch(shared.first, NewSession::default(), &claim()).await.unwrap();
+    branch.append(Append::new().message(user("okapi branched"))).await.unwrap();
+    assert_eq!(count(&store, "okapi").await, 4, "what is shared is found once, what was left is found too");
+    store.reindex().await.unwrap();
+    assert_eq!(count(&store, "okapi").await, 4);
+    let mut options = Scratch::new();
+    options.options.text_index = false;
+    let store = options.open().await;
+    create(&store).await.append(step(1)).await.unwrap();
+    let query = TextQuery { terms: vec![word("step")], sessions: Vec::new(), limit: 10 };
+    assert_eq!(store.backend().search(store.workspace(), query).await.unwrap(), None, "there is no index to ask");
 }
 
 #[tokio::test]

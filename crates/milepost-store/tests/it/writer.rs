@@ -419,6 +419,23 @@ async fn a_batch_sent_twice_at_once_is_added_once() {
 }
 
 #[tokio::test]
+async fn a_long_batch_is_recognised_too() {
+    let held = Held::new(|_| {}).await;
+    let id = held.writer.id();
+    let long = || (0..700).fold(Append::new(), |append, n| append.message(user(&n.to_string()))).batch(batch(8));
+    // Stored, but nobody was told: it is settled by looking at where it begins.
+    held.backend.fail_after.store(true, Ordering::SeqCst);
+    let first = held.writer.append(long().mark(NewMark::new(Trigger::Step))).await.unwrap();
+    assert!(!first.repeated);
+    held.store.close().await.unwrap();
+    let store = held.scratch.open().await;
+    let writer = store.write(id, &claim().take_over()).await.unwrap();
+    let again = writer.append(long().mark(NewMark::new(Trigger::Step))).await.unwrap();
+    assert_eq!(again, Receipt { repeated: true, ..first });
+    assert_eq!(texts(&store, id).await.len(), 700);
+}
+
+#[tokio::test]
 async fn a_batch_sent_again_after_a_restore_is_no_damage() {
     let scratch = Scratch::new();
     let store = scratch.open().await;

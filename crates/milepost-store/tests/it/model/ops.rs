@@ -30,6 +30,11 @@ pub enum Op {
         session: Pick,
         title: u8,
     },
+    /// A blob, and the event that names it.
+    File {
+        session: Pick,
+        seed: u8,
+    },
     Branch {
         session: Pick,
         at: Pick,
