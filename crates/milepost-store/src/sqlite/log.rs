@@ -1,8 +1,7 @@
 //! The log in tables: append, read, timelines, leases.
 
 use milepost_model::{EntryKind, Epoch, Hash, Position, Seq, SessionId, TimelineId, Timestamp, WorkspaceId};
-use rusqlite::types::Value as Sql;
-use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::rows::{self, read_session_row, session_columns};
 use super::schema::fail;
@@ -342,8 +341,12 @@ fn insert_entry(db: &Connection, key: i64, entry: &StoredEntry) -> Result<()> {
     Ok(())
 }
 
-const ENTRY: &str =
-    "SELECT id, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum FROM entries ";
+/// The columns that [`read_entry`] takes.
+macro_rules! entries_sql {
+    () => {
+        "SELECT id, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum FROM entries"
+    };
+}
 
 fn read_entry(row: &Row<'_>) -> rusqlite::Result<(i64, StoredEntry)> {
     let odd = |column: usize, why: &str| {
@@ -376,29 +379,41 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<(i64, StoredEntry)> {
     Ok((row.get(0)?, entry))
 }
 
-/// Reads entries of one timeline by number.
+/// Reads entries of one timeline by number. Rows that are not asked for are looked at too: one whose kind or
+/// channel was damaged, or that is missing, must not be passed over in silence.
 pub(super) fn read_range(db: &Connection, timeline_no: i64, range: &Range) -> Result<Vec<(Seq, StoredEntry)>> {
-    let (from, to) = key_range(timeline_no, range.from, range.to);
-    let mut sql = format!("{ENTRY} WHERE id >= ?1 AND id < ?2");
-    let mut values: Vec<Sql> = vec![from.into(), to.into()];
-    if range.kinds != Kinds::ALL {
-        let kinds: Vec<String> =
-            EntryKind::ALL.iter().filter(|k| range.kinds.has(**k)).map(|k| (*k as u8).to_string()).collect();
-        sql += &format!(" AND kind IN ({})", kinds.join(","));
-    }
-    if let Some(channel) = &range.channel {
-        values.push(channel.clone().map_or(Sql::Null, Sql::Text));
-        sql += " AND channel IS ?3";
-    }
-    sql += if range.order == Order::Forward { " ORDER BY id" } else { " ORDER BY id DESC" };
-    sql += &format!(" LIMIT {}", i64::try_from(range.limit).unwrap_or(i64::MAX));
     let what = format!("reading {} from {} to {}", range.timeline, range.from, range.to);
-    db.prepare_cached(&sql)
-        .and_then(|mut s| {
-            s.query_map(params_from_iter(values), |row| read_entry(row).map(|(key, entry)| (seq_of(key), entry)))?
-                .collect()
-        })
-        .map_err(fail(&what))
+    let failed = fail(&what);
+    let (from, to) = key_range(timeline_no, range.from, range.to);
+    let sql = match range.order {
+        Order::Forward => concat!(entries_sql!(), " WHERE id >= ?1 AND id < ?2 ORDER BY id"),
+        Order::Backward => concat!(entries_sql!(), " WHERE id >= ?1 AND id < ?2 ORDER BY id DESC"),
+    };
+    let mut statement = db.prepare_cached(sql).map_err(&failed)?;
+    let mut rows = statement.query([from, to]).map_err(&failed)?;
+    let mut found = Vec::new();
+    let mut last: Option<i64> = None;
+    while found.len() < range.limit
+        && let Some(row) = rows.next().map_err(&failed)?
+    {
+        let (key, entry) = read_entry(row).map_err(&failed)?;
+        let at = Position { timeline: range.timeline, seq: seq_of(key) };
+        if last.is_some_and(|last| (key - last).abs() != 1) {
+            return Err(Error::corrupt(
+                format!("timeline {}", range.timeline),
+                format!("entries beside {at} are missing"),
+            ));
+        }
+        last = Some(key);
+        let is_wanted =
+            range.kinds.has(entry.kind) && range.channel.as_ref().is_none_or(|channel| entry.channel == *channel);
+        if is_wanted {
+            found.push((at.seq, entry));
+        } else {
+            codec::check(at, &entry)?;
+        }
+    }
+    Ok(found)
 }
 
 pub(super) fn read(db: &Connection, workspace: &WorkspaceId, range: &Range) -> Result<Vec<(Seq, StoredEntry)>> {
@@ -576,7 +591,7 @@ pub(super) fn check_ends(db: &Connection) -> Result<()> {
 
 /// One entry by its key.
 pub(super) fn read_key(db: &Connection, key: i64) -> Result<Option<StoredEntry>> {
-    db.prepare_cached(&format!("{ENTRY} WHERE id = ?1"))
+    db.prepare_cached(concat!(entries_sql!(), " WHERE id = ?1"))
         .and_then(|mut s| s.query_row([key], read_entry).optional())
         .map(|found| found.map(|(_, entry)| entry))
         .map_err(fail("reading an entry"))

@@ -60,7 +60,10 @@ impl SqliteBackend {
     /// Opens the store in this file, or makes it.
     pub fn open(path: &Path, options: &SqliteOptions, source: Source) -> Result<Self> {
         if path.as_os_str().as_encoded_bytes().contains(&0) {
-            return Err(Error::invalid(format!("{:?}", path.display().to_string()), "it has a NUL character: remove it"));
+            return Err(Error::invalid(
+                format!("{:?}", path.display().to_string()),
+                "it has a NUL character: remove it",
+            ));
         }
         check_wal(path, options.accept_damage)?;
         let connection = schema::connect(path, Mode::Write)?;

@@ -23,6 +23,8 @@ use crate::limits::{Limits, check_name, check_size};
 
 /// A keyframe is made after so many deltas,
 const KEYFRAME_DELTAS: u64 = 256;
+/// or after so many entries of any kind,
+const KEYFRAME_ENTRIES: u64 = 4096;
 /// or when a state must be collected over so many timelines.
 const KEYFRAME_TIMELINES: u64 = 4;
 /// Older keyframes are thinned: one in so many stays.
@@ -55,6 +57,17 @@ pub(super) struct HeadState {
     /// Keyframes made here, newest last.
     pub keyframes: VecDeque<Position>,
     pub made: u64,
+    /// The number of the entry after the keyframe.
+    pub since: u64,
+}
+
+impl HeadState {
+    /// Whether reading the state takes long, however small what changed is.
+    fn is_far(&self, length: u64) -> bool {
+        self.distance.deltas >= KEYFRAME_DELTAS
+            || self.distance.timelines >= KEYFRAME_TIMELINES
+            || length.saturating_sub(self.since) >= KEYFRAME_ENTRIES
+    }
 }
 
 /// A batch in the making. Becomes the head when the store has it.
@@ -290,7 +303,13 @@ impl SessionWriter {
                 let hash = self.head_state_in(head, draft).await?.state.hash();
                 let mark = self.checkpoint(*mark, draft, Hash(hash))?;
                 checkpoints.push(mark.id);
-                self.push(draft, timeline, &Body::Mark(mark), Vec::new())
+                let at = Position { timeline, seq: Seq(draft.length) };
+                self.push(draft, timeline, &Body::Mark(mark), Vec::new())?;
+                match head.state.as_mut() {
+                    // Much was said and little changed: without this, the state lies far behind.
+                    Some(known) if known.is_far(draft.length) => self.push_keyframe(known, draft, at),
+                    _ => Ok(()),
+                }
             }
         }
     }
@@ -333,10 +352,7 @@ impl SessionWriter {
         self.push(draft, timeline, &Body::State(delta), Vec::new())?;
         known.distance.deltas += 1;
         known.bytes += draft.bytes - before;
-        let due = (known.bytes >= known.size && known.distance.deltas > 1)
-            || known.distance.deltas >= KEYFRAME_DELTAS
-            || known.distance.timelines >= KEYFRAME_TIMELINES;
-        if due {
+        if (known.bytes >= known.size && known.distance.deltas > 1) || known.is_far(draft.length) {
             self.push_keyframe(known, draft, at)?;
         }
         Ok(())
@@ -345,10 +361,7 @@ impl SessionWriter {
     fn push_keyframe(&self, known: &mut HeadState, draft: &mut Draft, at: Position) -> Result<()> {
         known.size = encode_value(known.state.value()).len() as u64;
         // The state may have grown since it was last measured.
-        if known.bytes < known.size
-            && known.distance.deltas < KEYFRAME_DELTAS
-            && known.distance.timelines < KEYFRAME_TIMELINES
-        {
+        if known.bytes < known.size && !known.is_far(draft.length) {
             return Ok(());
         }
         draft.keyframes.push(encode_keyframe(&self.codec, at, known.state.value(), false)?);
@@ -362,6 +375,7 @@ impl SessionWriter {
         }
         known.distance = Distance::default();
         known.bytes = 0;
+        known.since = at.seq.0 + 1;
         Ok(())
     }
 
@@ -373,6 +387,7 @@ impl SessionWriter {
             let bytes = size * distance.deltas / KEYFRAME_DELTAS;
             head.state = Some(HeadState {
                 state: HashedState::new(state),
+                since: head.length.saturating_sub(distance.entries),
                 distance,
                 bytes,
                 size,

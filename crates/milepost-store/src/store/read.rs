@@ -224,6 +224,7 @@ impl Store {
             }
         }
         for part in after.into_iter().rev() {
+            distance.entries += part.to.0.saturating_sub(part.from.0);
             self.apply_deltas(part, &mut base, &mut distance).await?;
         }
         Ok((base, distance))
@@ -385,6 +386,7 @@ impl Store {
 /// How far a state lies from the keyframe it was made from.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Distance {
+    pub entries: u64,
     pub deltas: u64,
     pub timelines: u64,
 }

@@ -42,7 +42,8 @@ impl Store {
     }
 
     fn open_record(&self, codec: &Codec, record: Record) -> Result<StoredRecord> {
-        let value = codec.decode_bytes("record", &record_name(&record.key), &record.value)?;
+        let name = record_name(&record.key, record.version, record.due);
+        let value = codec.decode_bytes("record", &name, &record.value)?;
         Ok(StoredRecord { key: record.key.key, version: record.version, due: record.due, value })
     }
 
@@ -64,7 +65,7 @@ impl Store {
         let name = self.record_key(kind, key)?;
         check_size("a record's value", value.len(), "max_record_bytes", self.inner.limits.max_record_bytes)?;
         let version = fresh_version(&self.inner.source).max(expected.unwrap_or(0) + 1);
-        let value = self.record_codec().encode_bytes("record", &record_name(&name), value)?;
+        let value = self.record_codec().encode_bytes("record", &record_name(&name, version, due), value)?;
         let record = Record { key: name.clone(), version, due, value };
         match self.inner.backend.put_record(self.workspace(), record, expected).await {
             // A write whose end is unknown is settled by reading back.
@@ -99,6 +100,8 @@ impl Store {
     }
 }
 
-fn record_name(key: &RecordKey) -> Vec<u8> {
-    [key.kind.as_bytes(), &[0], key.key.as_bytes()].concat()
+/// What a record's value is bound to: nothing of it can be changed or exchanged unnoticed.
+fn record_name(key: &RecordKey, version: u64, due: Option<Timestamp>) -> Vec<u8> {
+    let due = due.map_or(i64::MIN, |due| due.0);
+    [key.kind.as_bytes(), &[0], key.key.as_bytes(), &[0], &version.to_be_bytes(), &due.to_be_bytes()].concat()
 }

@@ -94,13 +94,30 @@ async fn make(path: &Path) -> Picture {
         marks.push(milepost_model::Position { timeline: receipt.first.timeline, seq: Seq(receipt.length - 1) });
     }
     let branch = store.branch(marks[1], NewSession::default(), &Claim::new("another")).await.unwrap();
-    branch.append(Append::new().message(user("In the branch")).mark(NewMark::new(Trigger::Manual).label("here"))).await.unwrap();
+    branch
+        .append(Append::new().message(user("In the branch")).mark(NewMark::new(Trigger::Manual).label("here")))
+        .await
+        .unwrap();
     let second = store.create(NewSession::default(), &claim()).await.unwrap();
-    second.append(Append::new().message(user("Alone")).state(state(json!({ "tools": [1, 2] }))).mark(NewMark::new(Trigger::Initial))).await.unwrap();
-    second.append(Append::new().state(state(json!({ "tools": [1, 2, 3] }))).mark(NewMark::new(Trigger::Final))).await.unwrap();
+    second
+        .append(
+            Append::new()
+                .message(user("Alone"))
+                .state(state(json!({ "tools": [1, 2] })))
+                .mark(NewMark::new(Trigger::Initial)),
+        )
+        .await
+        .unwrap();
+    second
+        .append(Append::new().state(state(json!({ "tools": [1, 2, 3] }))).mark(NewMark::new(Trigger::Final)))
+        .await
+        .unwrap();
     for number in 0..3 {
         let due = Some(milepost_model::Timestamp(1_800_000_000_000 + number));
-        store.put_record("wake-up", &format!("number {number}"), None, due, format!("value {number}").as_bytes()).await.unwrap();
+        store
+            .put_record("wake-up", &format!("number {number}"), None, due, format!("value {number}").as_bytes())
+            .await
+            .unwrap();
     }
     let picture = look(&store, &[first.id(), branch.id(), second.id()]).await.unwrap();
     assert!(store.verify().await.unwrap().is_whole());
@@ -156,9 +173,21 @@ impl Tally {
     }
 
     fn print(&self) {
-        for fate in [Fate::Unseen, Fate::Harmless, Fate::HarmlessAndNamed, Fate::Refused, Fate::Read, Fate::Closed, Fate::Verified] {
-            let places: Vec<String> =
-                self.fates.iter().filter(|((f, _), _)| *f == fate).map(|((_, place), count)| format!("{place} {count}")).collect();
+        for fate in [
+            Fate::Unseen,
+            Fate::Harmless,
+            Fate::HarmlessAndNamed,
+            Fate::Refused,
+            Fate::Read,
+            Fate::Closed,
+            Fate::Verified,
+        ] {
+            let places: Vec<String> = self
+                .fates
+                .iter()
+                .filter(|((f, _), _)| *f == fate)
+                .map(|((_, place), count)| format!("{place} {count}"))
+                .collect();
             println!("{fate:?}: {} ({})", self.count(fate), places.join(", "));
         }
         let [tried, open, all] = self.rescues;
@@ -258,7 +287,8 @@ impl Bench<'_> {
         let (picture, runtime) = (self.picture, &self.runtime);
         let outcome = runtime.block_on(async {
             let rescued = async {
-                let (store, _) = Store::salvage(&damaged, &into, options()).await.map_err(|e| format!("no rescue: {e}"))?;
+                let (store, _) =
+                    Store::salvage(&damaged, &into, options()).await.map_err(|e| format!("no rescue: {e}"))?;
                 resume(&store, picture).await
             };
             tokio::time::timeout(PATIENCE, rescued).await.unwrap_or_else(|_| Err("WRONG it hangs".into()))
@@ -268,7 +298,9 @@ impl Bench<'_> {
                 self.tally.rescues[1] += 1;
                 self.tally.rescues[2] += usize::from(is_all);
             }
-            Err(why) if why.starts_with("WRONG") => self.tally.wrong.push(format!("rescue of byte {at} ({place}): {why}")),
+            Err(why) if why.starts_with("WRONG") => {
+                self.tally.wrong.push(format!("rescue of byte {at} ({place}): {why}"))
+            }
             Err(_) => {}
         }
     }

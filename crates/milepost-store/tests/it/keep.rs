@@ -806,24 +806,8 @@ async fn lively(store: &Store, scratch: &Scratch) -> SessionId {
     writer.trash_mark(store.marks(writer.id(), &MarkQuery::default()).await.unwrap()[3].checkpoint.id).await.unwrap();
     let gone = create(store).await;
     gone.append(step(50)).await.unwrap();
-    gone.release().await.unwrap();
-    store.trash_session(gone_id(store).await).await;
+    store.trash(gone.id(), &claim().take_over()).await.unwrap();
     writer.id()
-}
-
-async fn gone_id(store: &Store) -> SessionId {
-    let query = SessionQuery { by_creation: true, ..SessionQuery::default() };
-    store.sessions(&query).await.unwrap().sessions[0].id
-}
-
-trait TrashSession {
-    async fn trash_session(&self, id: SessionId);
-}
-
-impl TrashSession for Store {
-    async fn trash_session(&self, id: SessionId) {
-        self.trash(id, &claim().take_over()).await.unwrap();
-    }
 }
 
 #[tokio::test]

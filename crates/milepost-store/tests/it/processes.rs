@@ -102,7 +102,8 @@ pub async fn contend(job: &Job, part: &Contend) {
             let writer = store.create(NewSession::default(), &Claim::new("one of four")).await.unwrap();
             for number in 1..=*steps {
                 let message = Message::new(Role::User, format!("step {number}"));
-                let append = Append::new().message(message.clone()).state(state(json!({ "memory": { "step": number } })));
+                let append =
+                    Append::new().message(message.clone()).state(state(json!({ "memory": { "step": number } })));
                 tell(writer.id(), &writer.append(append).await.unwrap(), &[message]);
             }
         }
@@ -175,7 +176,10 @@ fn writers_that_seize_a_session_from_each_other_never_interleave() {
     let heard: Vec<String> = one.finish().iter().chain(two.finish()).cloned().collect();
     let told = Told::hear_all(&heard);
     let fenced: Vec<&String> = heard.iter().filter(|line| line.starts_with("fenced")).collect();
-    assert!(fenced.iter().all(|line| ["fenced process one", "fenced process two"].contains(&line.as_str())), "{fenced:?}");
+    assert!(
+        fenced.iter().all(|line| ["fenced process one", "fenced process two"].contains(&line.as_str())),
+        "{fenced:?}"
+    );
     assert!(!fenced.is_empty(), "they never met");
     runtime.block_on(async {
         place.check(&told).await;

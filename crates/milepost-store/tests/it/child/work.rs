@@ -33,7 +33,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub const ENDLESS: Plan = Plan { sessions: 3, steps: None, large: 40_000, fresh: false, stubborn: false, abrupt: false };
+    pub const ENDLESS: Plan =
+        Plan { sessions: 3, steps: None, large: 40_000, fresh: false, stubborn: false, abrupt: false };
 
     pub const fn steps(sessions: usize, steps: u64) -> Plan {
         Plan { sessions, steps: Some(steps), large: 40_000, fresh: false, stubborn: false, abrupt: false }
@@ -55,7 +56,8 @@ pub async fn run(job: &Job, plan: &Plan) {
     let mut tasks = Vec::new();
     for number in 0..plan.sessions {
         let mut rng = Rng::new(job.seed.wrapping_mul(1000) + number as u64);
-        let old = known.get(number).filter(|_| !plan.fresh && (known.len() > 8 || rng.chance(6))).map(|session| session.id);
+        let old =
+            known.get(number).filter(|_| !plan.fresh && (known.len() > 8 || rng.chance(6))).map(|session| session.id);
         let (store, plan) = (store.clone(), plan.clone());
         tasks.push(tokio::spawn(async move {
             let claim = Claim::new("a child").take_over();

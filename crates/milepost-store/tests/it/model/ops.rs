@@ -71,7 +71,9 @@ pub enum Op {
         session: Pick,
         mode: DeleteMode,
     },
-    EmptyTrash { days: u8 },
+    EmptyTrash {
+        days: u8,
+    },
     Collect,
     Reopen,
     Advance {
