@@ -3,8 +3,8 @@
 //! `entries` is the log: its key is the timeline's number in the upper and the entry's number in the
 //! lower 32 bits, so that a timeline lies together and needs no further index. `timelines` belongs to
 //! the log too. `sessions` (but for the lease), `marks`, `keyframes` (unless pinned), `unindexed` and
-//! `texts` are derived. The views `messages`,
-//! `checkpoints` and `states` are for people with a `sqlite3` prompt.
+//! `texts` are derived. The views `messages` and
+//! `checkpoints` are for people with a `sqlite3` prompt.
 
 use std::path::Path;
 use std::time::Duration;
