@@ -9,7 +9,7 @@
 //! together (entries, blobs, derived rows, erasures) as one [`Batch`], so that a SQL store needs one
 //! transaction and an object store one conditional PUT.
 //!
-//! Rules every backend keeps, checked by the [conformance suite](crate::conformance):
+//! Rules every backend keeps, checked by the conformance suite (feature `conformance`):
 //! - an append returns only when a power cut cannot take it back;
 //! - it is all or nothing, in order, and refused when the length, the head or the epoch is not the one named;
 //! - a batch whose first entry is already there under the same batch id returns the first answer again;

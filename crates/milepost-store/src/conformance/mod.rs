@@ -201,6 +201,7 @@ macro_rules! conformance_rules {
             large_payloads_come_back_whole,
             limits_are_errors_that_store_nothing,
             a_closed_store_says_so,
+            a_check_finds_nothing_while_another_process_writes,
             compacting_changes_nothing,
             a_session_goes_on_where_it_was_left,
             a_second_writer_is_told_who_holds_the_session,

@@ -332,6 +332,37 @@ pub async fn a_closed_store_says_so(place: &dyn Place) -> Outcome {
     Ok(())
 }
 
+/// What another process writes, indexes and removes is not taken for damage.
+pub async fn a_check_finds_nothing_while_another_process_writes(place: &dyn Place) -> Outcome {
+    let scene = Scene::new(place).await?;
+    let store = scene.store().await?;
+    let other = Store::with_backend(scene.another().await?, scene.options()).await?;
+    for round in 0..40 {
+        // The first writes once, and then only looks at what the other does.
+        let writing = if round == 0 { &store } else { &other };
+        let writer = writing.create(NewSession::default(), &claim()).await?;
+        for number in 0..4 {
+            writer.append(Append::new().message(user(format!("round {round}, message {number}")))).await?;
+        }
+        let id = writer.id();
+        writer.release().await?;
+        let term = Term { text: format!("round {round}"), prefix: false };
+        let query = TextQuery { terms: vec![term], sessions: vec![id], limit: 9 };
+        if let Some(found) = writing.backend().search(&scene.workspace, query).await? {
+            same!(found.len(), 4, "the messages that are found in round {round}");
+        }
+        if round % 4 == 3 {
+            other.delete(id, Default::default(), &claim(), false).await?;
+        }
+        same!(store.backend().check().await?, Vec::<Finding>::new(), "what a check finds in round {round}");
+        same!(other.backend().check().await?, Vec::<Finding>::new(), "what the other's check finds in round {round}");
+    }
+    verify(&store).await?;
+    verify(&other).await?;
+    other.close().await?;
+    Ok(())
+}
+
 /// Compacting gives space back and changes nothing; afterwards the store is still found whole.
 pub async fn compacting_changes_nothing(place: &dyn Place) -> Outcome {
     let mut scene = Scene::new(place).await?;

@@ -138,8 +138,8 @@ fn frames(
     let (mut commits, mut later) = (0u64, false);
     while fill(file, &mut frame)? {
         number += 1;
-        if frame[8..16] != *salts {
-            // Left over from before the log was begun anew.
+        if frame[8..12] != salts[..4] && frame[12..16] != salts[4..] {
+            // Left over from before the log was begun anew: that changes both salts, a flipped bit one of them.
             if bad.is_none() {
                 bad = Some(number);
             }
@@ -147,7 +147,7 @@ fn frames(
         }
         if bad.is_none() {
             let next = checksum(checksum(sums, &frame[..8], swapped), &frame[FRAME_HEADER..], swapped);
-            if next == (word(&frame, 16), word(&frame, 20)) {
+            if frame[8..16] == *salts && next == (word(&frame, 16), word(&frame, 20)) {
                 sums = next;
                 continue;
             }
