@@ -293,7 +293,7 @@ impl Bench<'_> {
     }
 
     fn rescue(&mut self, bytes: &[u8], at: usize, place: &str) {
-        if !is_long() && at % RESCUE_EVERY != 0 {
+        if !is_long() && !at.is_multiple_of(RESCUE_EVERY) {
             return;
         }
         let (damaged, into) = (self.dir.path().join("damaged.db"), self.dir.path().join("rescued.db"));
@@ -317,7 +317,7 @@ impl Bench<'_> {
                 self.tally.rescues[2] += usize::from(is_all);
             }
             Err(why) if why.starts_with("WRONG") => {
-                self.tally.wrong.push(format!("rescue of byte {at} ({place}): {why}"))
+                self.tally.wrong.push(format!("rescue of byte {at} ({place}): {why}"));
             }
             Err(why) => self.tally.unrescued.push(format!("byte {at} ({place}): {why}")),
         }
@@ -470,7 +470,7 @@ fn every_flipped_byte_of_the_wal_is_noticed_or_harmless() {
     let last = last_transaction(&log);
     let next = AtomicUsize::new(0);
     // To a checksum the bytes of a page are all the same: some stand for all, those of headers for themselves.
-    let is_tried = |at: usize| is_long() || at < 32 || (at - 32) % FRAME < 24 || at % 29 == 0;
+    let is_tried = |at: usize| is_long() || at < 32 || (at - 32) % FRAME < 24 || at.is_multiple_of(29);
     let work = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let dir = tempfile::tempdir_in(fast_dir()).unwrap();
@@ -495,7 +495,7 @@ fn every_flipped_byte_of_the_wal_is_noticed_or_harmless() {
                 Ok(fate) => *counts.entry(fate).or_default() += 1,
                 Err(_) if at >= last => *counts.entry(Fate::Torn).or_default() += 1,
                 Err(why) => {
-                    wrong.push(format!("byte {at} (frame {}) ^ {mask:#04x}: {why}", at.saturating_sub(32) / FRAME + 1))
+                    wrong.push(format!("byte {at} (frame {}) ^ {mask:#04x}: {why}", at.saturating_sub(32) / FRAME + 1));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! The store's tests through its public face, against real files and real processes. One binary; a
 //! test below checks that no file is forgotten.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::large_futures)]
 #![allow(clippy::disallowed_methods, reason = "the tests watch real processes and real time")]
 
 mod bad_days;

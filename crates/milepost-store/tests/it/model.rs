@@ -96,12 +96,14 @@ fn build(parts: &[Part], batch: BatchId) -> Append {
     })
 }
 
+type OpenBackend = dyn Fn(&Source) -> Arc<dyn Backend>;
+
 /// One of the stores under test.
 struct Side {
     name: &'static str,
     clock: Arc<ManualClock>,
     source: Source,
-    open: Box<dyn Fn(&Source) -> Arc<dyn Backend>>,
+    open: Box<OpenBackend>,
     store: Store,
     writers: HashMap<SessionId, SessionWriter>,
 }
@@ -111,7 +113,7 @@ fn claim() -> Claim {
 }
 
 impl Side {
-    async fn new(name: &'static str, seed: u64, open: Box<dyn Fn(&Source) -> Arc<dyn Backend>>) -> Self {
+    async fn new(name: &'static str, seed: u64, open: Box<OpenBackend>) -> Self {
         let clock = Arc::new(ManualClock::new(START));
         let source = Source::seeded(seed, Arc::clone(&clock));
         let store = connect(open(&source), &source).await;
@@ -705,7 +707,7 @@ fn apply(change: &Change, state: &mut Value) {
     match change {
         Change::Nothing => {}
         Change::Set(number, words) => {
-            drop(memory.insert(key(number), json!({ "text": text(words), "n": words.len() })))
+            drop(memory.insert(key(number), json!({ "text": text(words), "n": words.len() })));
         }
         Change::Long(seed) => drop(memory.insert("long".into(), json!(noise(*seed, 400)))),
         Change::Remove(number) => drop(memory.remove(&key(number))),

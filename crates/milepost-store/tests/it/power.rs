@@ -66,9 +66,8 @@ async fn check(dir: &Path, told: &Told, whole: bool) -> Result<(), String> {
 #[derive(Debug)]
 pub struct Broken {
     pub cut: Cut,
+    /// What broke, and which unsure changes the image kept.
     pub why: String,
-    /// Which unsure changes the image kept.
-    pub story: String,
 }
 
 /// Checks `count` images of a recorded run, half of them on each of two threads.
@@ -92,7 +91,7 @@ fn cut_here(mut trace: Trace, cuts: Vec<(usize, Cut)>, image: &Path) -> Vec<Brok
         let survived = trace.image(cut, image).unwrap();
         let told = Told::hear_all(&survived.acks);
         if let Err(why) = runtime.block_on(check(image, &told, number % VERIFY_EVERY == 0)) {
-            broken.push(Broken { cut, why, story: survived.story });
+            broken.push(Broken { cut, why: format!("{why}; {}", survived.story) });
         }
     }
     broken

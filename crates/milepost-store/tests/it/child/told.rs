@@ -149,7 +149,7 @@ impl Told {
         // A state depends on all state changes before it: the last few stand for all.
         let with_state = acks.iter().filter(|ack| ack.state.is_some());
         let newest = with_state.clone().next_back();
-        let newest_mark = acks.iter().filter(|ack| ack.mark.is_some()).next_back();
+        let newest_mark = acks.iter().rfind(|ack| ack.mark.is_some());
         let sampled = with_state.step_by(1 + acks.len() / 3);
         for ack in sampled.chain(newest).chain(newest_mark) {
             self.check_state(store, ack).await?;
