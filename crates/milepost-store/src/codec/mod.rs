@@ -376,6 +376,13 @@ impl Codec {
             return Ok(Decoded { body: None, commitment, replacement: None });
         };
         let found = self.commitment(&plain);
+        // The entry's checksum covers the blob's name, and the name its content.
+        if is_blob(entry) && entry.refs.first() != Some(&self.blob_id(&found)) {
+            return Err(Error::corrupt(
+                format!("the blob of {} {at}", entry.kind.as_str()),
+                "its content does not fit its name",
+            ));
+        }
         let body = body::from_plain(entry.kind, &plain)
             .map_err(|error| Error::corrupt(format!("{} {at}", entry.kind.as_str()), error.to_string()))?;
         Ok(match original {

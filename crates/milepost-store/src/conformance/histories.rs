@@ -286,12 +286,22 @@ pub async fn deleting_keeps_what_branches_need(place: &dyn Place) -> Outcome {
     same!(collected, 2, "what is collected when the last branch is gone");
     verify(&store).await?;
 
+    // Each branches from the one before, and the last goes back to the first: it continues two of them.
     let trunk = store.create(new(), &claim()).await?;
-    let marks = steps(&trunk, 0..2).await?;
-    let branch = store.branch(store.mark(marks[1]).await?.at, new(), &claim()).await?;
-    let claim = claim().take_over();
-    let deleted = store.delete(trunk.id(), DeleteMode::Cascade, &claim, false).await?;
-    same!(deleted.sessions, [branch.id(), trunk.id()], "what goes with its branches");
+    let mut at = store.mark(steps(&trunk, 0..2).await?[1]).await?.at;
+    let first = at;
+    let mut ids = vec![trunk.id()];
+    for number in 0..3 {
+        let branch = store.branch(at, new(), &claim()).await?;
+        at = store.mark(steps(&branch, 100..101).await?[0]).await?.at;
+        ids.push(branch.id());
+        if number == 2 {
+            branch.restore(first).await?;
+        }
+    }
+    ids.reverse();
+    let deleted = store.delete(trunk.id(), DeleteMode::Cascade, &claim().take_over(), false).await?;
+    same!(deleted.sessions, ids, "what goes with its branches");
     same!(store.verify().await?.sessions, 0, "what is left in the end");
     Ok(())
 }
@@ -300,6 +310,65 @@ async fn check_branch(store: &Store, id: SessionId) -> Outcome {
     same!(texts(store, id).await?, ["step 0", "step 1", "step 100"], "the branch of the branch");
     same!(store.state(id).await?.pointer("/memory/step"), Some(&json!(100)), "its state");
     Ok(())
+}
+
+/// Of a session kept only for its branches, the log still says what was redacted and what lies in the trash.
+pub async fn what_is_kept_for_branches_says_what_it_said(place: &dyn Place) -> Outcome {
+    let mut scene = Scene::new(place).await?;
+    let store = scene.store().await?;
+    let trunk = store.create(NewSession::default(), &claim()).await?;
+    let marks = steps(&trunk, 0..2).await?;
+    trunk.trash_mark(marks[0]).await?;
+    trunk.trash_mark(marks[1]).await?;
+    let last = steps(&trunk, 2..3).await?[0];
+    let branch = store.branch(store.mark(last).await?.at, NewSession::default(), &claim()).await?;
+    // What follows is cut off when only the beginning is kept.
+    trunk.untrash_mark(marks[1]).await?;
+    let (id, trunk_id) = (branch.id(), trunk.id());
+    trunk.release().await?;
+    branch.release().await?;
+    store.redact(&Redactor::literal("step 0", "[gone]")?, "it leaked", &claim(), false).await?;
+    store.delete(trunk_id, DeleteMode::KeepBranches, &claim(), false).await?;
+    let store = scene.reopen_store(&store).await?;
+    for _ in 0..2 {
+        verify(&store).await?;
+        same!(texts(&store, id).await?, ["[gone]", "step 1", "step 2"], "the branch");
+        let list = async |trashed: bool| -> Outcome<Vec<CheckpointId>> {
+            let found = store.marks(id, &MarkQuery { trashed, ..MarkQuery::default() }).await?;
+            Ok(found.iter().map(|mark| mark.checkpoint.id).collect())
+        };
+        same!(list(false).await?, [last, marks[1]], "the checkpoints");
+        same!(list(true).await?, [marks[0]], "the checkpoints in the trash");
+        store.reindex().await?;
+    }
+    Ok(())
+}
+
+/// When the clock steps back, time in a session stands still, and the lists say what the log says.
+pub async fn a_clock_that_steps_back_changes_no_order(place: &dyn Place) -> Outcome {
+    let mut scene = Scene::new(place).await?;
+    let store = scene.store().await?;
+    let writer = store.create(NewSession::default(), &claim()).await?;
+    let id = writer.id();
+    let mut marks = steps(&writer, 0..4).await?;
+    scene.clock.advance_ms(-20_000);
+    marks.extend(steps(&writer, 4..6).await?);
+    writer.prune(&Retention { max_checkpoints: 3, max_age_days: 0, ..Retention::default() }).await?;
+    writer.untrash_mark(marks[1]).await?;
+    writer.restore(store.mark(marks[5]).await?.at).await?;
+    let branch = store.branch(store.mark(marks[5]).await?.at, NewSession::default(), &claim()).await?;
+    branch.append(step(6)?).await?;
+    let branch_id = branch.id();
+    writer.release().await?;
+    branch.release().await?;
+    let store = scene.reopen_store(&store).await?;
+    for session in [id, branch_id] {
+        let entries = store.entries(session, milepost_model::Seq(0), milepost_model::Seq(u64::MAX)).await?;
+        ensure!(entries.is_sorted_by_key(|entry| entry.time), "time goes back in {session}");
+    }
+    same!(store.session(id).await?.active, START, "when the session was last written");
+    same!(texts(&store, branch_id).await?.len(), 7, "the messages of the branch");
+    verify(&store).await
 }
 
 /// After a redaction the secret is nowhere, everything else is as it was, and the log is found whole.

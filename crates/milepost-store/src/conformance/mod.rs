@@ -209,6 +209,8 @@ macro_rules! conformance_rules {
             branches_and_restores_read_as_they_should,
             pruning_and_purging_keep_every_other_checkpoint,
             deleting_keeps_what_branches_need,
+            what_is_kept_for_branches_says_what_it_said,
+            a_clock_that_steps_back_changes_no_order,
             redaction_leaves_a_whole_log,
             reindexing_changes_nothing,
         }

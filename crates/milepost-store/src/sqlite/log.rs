@@ -382,6 +382,16 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<(i64, StoredEntry)> {
 /// Reads entries of one timeline by number. Rows that are not asked for are looked at too: one whose kind or
 /// channel was damaged, or that is missing, must not be passed over in silence.
 pub(super) fn read_range(db: &Connection, timeline_no: i64, range: &Range) -> Result<Vec<(Seq, StoredEntry)>> {
+    scan(db, timeline_no, range).map(|scanned| scanned.found)
+}
+
+/// What a scan found, and from where to where it went.
+struct Scanned {
+    found: Vec<(Seq, StoredEntry)>,
+    ends: Option<(Seq, Seq)>,
+}
+
+fn scan(db: &Connection, timeline_no: i64, range: &Range) -> Result<Scanned> {
     let what = format!("reading {} from {} to {}", range.timeline, range.from, range.to);
     let failed = fail(&what);
     let (from, to) = key_range(timeline_no, range.from, range.to);
@@ -393,6 +403,7 @@ pub(super) fn read_range(db: &Connection, timeline_no: i64, range: &Range) -> Re
     let mut rows = statement.query([from, to]).map_err(&failed)?;
     let mut found = Vec::new();
     let mut last: Option<i64> = None;
+    let mut first = None;
     while found.len() < range.limit
         && let Some(row) = rows.next().map_err(&failed)?
     {
@@ -405,6 +416,7 @@ pub(super) fn read_range(db: &Connection, timeline_no: i64, range: &Range) -> Re
             ));
         }
         last = Some(key);
+        first.get_or_insert(at.seq);
         let is_wanted =
             range.kinds.has(entry.kind) && range.channel.as_ref().is_none_or(|channel| entry.channel == *channel);
         if is_wanted {
@@ -413,14 +425,37 @@ pub(super) fn read_range(db: &Connection, timeline_no: i64, range: &Range) -> Re
             codec::check(at, &entry)?;
         }
     }
-    Ok(found)
+    Ok(Scanned { found, ends: first.zip(last.map(seq_of)) })
+}
+
+impl Scanned {
+    /// Whether it saw every entry from `low` to before `high`, or as many as it was asked for. An entry whose key was
+    /// hit lies where SQLite does not look for it, and can hide those behind it.
+    fn is_whole(&self, range: &Range, low: u64, high: u64) -> bool {
+        let Some((Seq(first), Seq(last))) = self.ends else { return low >= high || range.limit == 0 };
+        let is_full = self.found.len() >= range.limit;
+        match range.order {
+            Order::Forward => first == low && (is_full || last + 1 == high),
+            Order::Backward => first + 1 == high && (is_full || last == low),
+        }
+    }
 }
 
 pub(super) fn read(db: &Connection, workspace: &WorkspaceId, range: &Range) -> Result<Vec<(Seq, StoredEntry)>> {
-    match TimelineRow::find(db, workspace, range.timeline)? {
-        Some(line) => read_range(db, line.no, range),
-        None => Ok(Vec::new()),
+    let Some(line) = TimelineRow::find(db, workspace, range.timeline)? else { return Ok(Vec::new()) };
+    let scanned = scan(db, line.no, range)?;
+    let low = range.from.0.max(line.begins());
+    if scanned.is_whole(range, low, range.to.0) {
+        return Ok(scanned.found);
     }
+    // Most ranges end within the timeline; for the others its end must be known.
+    if scanned.is_whole(range, low, line.end(db)?.0.min(range.to.0)) {
+        return Ok(scanned.found);
+    }
+    Err(Error::corrupt(
+        format!("timeline {}", range.timeline),
+        format!("entries between {} and {} are missing", range.from, range.to),
+    ))
 }
 
 /// What branches of other sessions begin at must stay.

@@ -69,19 +69,10 @@ impl Store {
     /// Deletes a session for good. With `dry_run` it only says what it would do.
     pub async fn delete(&self, session: SessionId, mode: DeleteMode, claim: &Claim, dry_run: bool) -> Result<Deleted> {
         let mut deleted = Deleted::default();
-        let mut order = vec![session];
-        if mode == DeleteMode::Cascade {
-            let mut at = 0;
-            while let Some(id) = order.get(at).copied() {
-                let children = self.inner.backend.children(self.workspace(), id).await?;
-                let known: BTreeSet<SessionId> = order.iter().copied().collect();
-                let new: BTreeSet<SessionId> =
-                    children.iter().map(|line| line.session).filter(|id| !known.contains(id)).collect();
-                order.extend(new);
-                at += 1;
-            }
-            order.reverse();
-        }
+        let order = match mode {
+            DeleteMode::Cascade => self.branches_first(session).await?,
+            DeleteMode::Refuse | DeleteMode::KeepBranches => vec![session],
+        };
         for id in order {
             let branches = self.inner.backend.children(self.workspace(), id).await?;
             let left = branches.iter().filter(|line| !deleted.sessions.contains(&line.session)).count() as u64;
@@ -102,6 +93,24 @@ impl Store {
             }
         }
         Ok(deleted)
+    }
+
+    /// A session and all that branched from it, each after every session that continues it. One that was
+    /// restored to before it began may continue several.
+    async fn branches_first(&self, session: SessionId) -> Result<Vec<SessionId>> {
+        let mut order = Vec::new();
+        let mut seen = BTreeSet::new();
+        let mut stack = vec![(session, false)];
+        while let Some((id, has_branches_done)) = stack.pop() {
+            if has_branches_done {
+                order.push(id);
+            } else if seen.insert(id) {
+                stack.push((id, true));
+                let children = self.inner.backend.children(self.workspace(), id).await?;
+                stack.extend(children.iter().map(|line| (line.session, false)));
+            }
+        }
+        Ok(order)
     }
 
     async fn remove(&self, session: SessionId, claim: &Claim) -> Result<()> {

@@ -699,9 +699,9 @@ fn a_process_that_dies_of_a_failed_sync_leaves_nothing_to_stumble_over() {
     assert!(broken.is_empty(), "{} images broke the promise, the first: {:?}", broken.len(), broken[0]);
 }
 
-/// The append that met the error is not there, or there whole; the same batch sent again is stored once.
+/// Several appends in a row fail; once the disk is well again the same writer goes on, and the store is whole.
 #[test]
-fn an_append_that_failed_can_be_sent_again() {
+fn a_writer_goes_on_after_its_disk_failed_for_a_while() {
     let room = Room::new();
     let switch = FaultSwitch::new(&room.dir.path().join("switch")).unwrap();
     let plan = Plan { stubborn: true, sessions: 1, ..Plan::steps(1, 30) };

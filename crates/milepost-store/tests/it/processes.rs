@@ -60,7 +60,15 @@ pub async fn contend(job: &Job, part: &Contend) {
             let mut rng = Rng::new(job.seed);
             let mut number = 0;
             for _ in 0..*rounds {
-                let writer = store.write(*session, &Claim::new(name).take_over()).await.unwrap();
+                let writer = match store.write(*session, &Claim::new(name).take_over()).await {
+                    Ok(writer) => writer,
+                    // Seized again before it could even look at the session.
+                    Err(Error::Fenced { holder, .. }) => {
+                        say(&format!("fenced {holder}"));
+                        continue;
+                    }
+                    Err(error) => panic!("{error}"),
+                };
                 for _ in 0..1 + rng.below(6) {
                     number += 1;
                     let (append, messages) = batch(name, number);
