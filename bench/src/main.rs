@@ -16,6 +16,11 @@ use milepost_bench::saver::{Load, save_at_once, save_in_turn};
 use milepost_bench::stats::{Samples, summary};
 use milepost_bench::workload::{SEED, STEPS_L, Workload, fingerprint};
 use milepost_bench::{Error, Result};
+use milepost_store::block_on;
+
+/// What the programs of Milepost use.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "usage: milepost-bench COMMAND [--OPTION VALUE]…
   store --python PATH [--dir DIR] [--quick]       the figures of the group `store`
@@ -106,11 +111,11 @@ fn save(options: &Options) -> Result<()> {
 
 fn pictures(options: &Options) -> Result<()> {
     let count = options.number("count", 2_000)?;
-    milepost_bench::milepost::current_thread()?.block_on(store::save_pictures(count, &options.dir()))
+    block_on(store::save_pictures(count, &options.dir()))
 }
 
 fn verify(options: &Options) -> Result<()> {
-    milepost_bench::milepost::current_thread()?.block_on(async {
+    block_on(async {
         let store = milepost_bench::milepost::open(&options.dir(), true).await?;
         for _ in 0..options.number("times", 1)? {
             let verified = store.verify().await?;

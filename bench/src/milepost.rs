@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use milepost_model::{Delta, Message, Role, SessionId, State, Trigger};
-use milepost_store::{Append, Claim, NewMark, NewSession, Options, SessionWriter, Store};
+use milepost_store::{Append, Claim, NewMark, NewSession, Options, SessionWriter, Store, block_on};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Barrier;
@@ -50,15 +50,10 @@ pub fn claim() -> Claim {
     Claim::new("milepost-bench").take_over()
 }
 
-/// Runs on this thread, as a program with one agent would.
-pub fn current_thread() -> Result<Runtime> {
-    Ok(Builder::new_current_thread().build()?)
-}
-
 /// One session that is being saved.
 pub struct Session {
     writer: SessionWriter,
-    state: State,
+    state: Arc<State>,
     hand: Hand,
 }
 
@@ -68,13 +63,14 @@ impl Session {
         let writer = store.create(NewSession::default(), &claim()).await?;
         let mut state = State::new();
         *state.section_mut(SECTION) = Value::Object(workload.initial_state().clone());
-        writer.append(Append::new().state(state.clone())).await?;
+        let state = Arc::new(state);
+        writer.append(Append::new().state(Arc::clone(&state))).await?;
         Ok(Self { writer, state, hand })
     }
 
     /// Goes on with a session, by deltas.
     pub async fn resume(store: &Store, id: SessionId) -> Result<Self> {
-        Ok(Self { writer: store.write(id, &claim()).await?, state: State::new(), hand: Hand::Delta })
+        Ok(Self { writer: store.write(id, &claim()).await?, state: Arc::default(), hand: Hand::Delta })
     }
 
     /// Its id.
@@ -103,10 +99,10 @@ impl Session {
             .message(Message::new(Role::Assistant, assistant.content));
         let append = match self.hand {
             Hand::Whole => {
-                let section = self.state.section_mut(SECTION).as_object_mut().ok_or("the state has no section")?;
+                let state = Arc::make_mut(&mut self.state);
+                let section = state.section_mut(SECTION).as_object_mut().ok_or("the state has no section")?;
                 section.insert(key, value);
-                // The caller goes on with its own copy, so handing over the state includes copying it.
-                append.state(self.state.clone())
+                append.state(Arc::clone(&self.state))
             }
             Hand::Delta => append.delta(Delta::builder().set([SECTION, &key], value).build()?),
         };
@@ -121,8 +117,8 @@ impl Session {
 
 /// A store with one session, saved from one thread.
 pub struct Milepost {
-    /// What the calls run on.
-    pub runtime: Runtime,
+    /// What saves run on when they are made from async code.
+    runtime: Option<Runtime>,
     /// The store.
     pub store: Store,
     /// The session.
@@ -132,19 +128,23 @@ pub struct Milepost {
 impl Milepost {
     /// A new store in `dir` with a session that begins as `workload` does.
     pub fn create(dir: &Path, workload: &Workload, text_index: bool, hand: Hand) -> Result<Self> {
-        let runtime = current_thread()?;
-        let (store, session) = runtime.block_on(async {
+        let (store, session) = block_on(async {
             let store = open(dir, text_index).await?;
             let session = Session::begin(&store, workload, hand).await?;
             Ok::<_, Error>((store, session))
         })?;
-        Ok(Self { runtime, store, session })
+        Ok(Self { runtime: None, store, session })
+    }
+
+    /// Saves from async code, on one thread, instead of blocking this one.
+    pub fn from_async(self) -> Result<Self> {
+        Ok(Self { runtime: Some(Builder::new_current_thread().build()?), ..self })
     }
 
     /// Gives the session back and closes the store; how long that took.
     pub fn close(self) -> Result<std::time::Duration> {
         let start = Instant::now();
-        self.runtime.block_on(async {
+        block_on(async {
             self.session.release().await?;
             self.store.close().await?;
             Ok::<_, Error>(())
@@ -155,7 +155,10 @@ impl Milepost {
 
 impl Saver for Milepost {
     fn save(&mut self, step: Step) -> Result<()> {
-        self.runtime.block_on(self.session.save(step))
+        match &self.runtime {
+            None => block_on(self.session.save(step)),
+            Some(runtime) => runtime.block_on(self.session.save(step)),
+        }
     }
 }
 

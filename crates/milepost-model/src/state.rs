@@ -16,9 +16,15 @@ pub enum StateError {
 }
 
 /// A JSON object of sections.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct State(Map<String, Value>);
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Value")]
+pub struct State(Value);
+
+impl Default for State {
+    fn default() -> Self {
+        Self(Value::Object(Map::new()))
+    }
+}
 
 impl State {
     /// An empty state.
@@ -33,26 +39,25 @@ impl State {
 
     /// One section, to change; made when it is not there.
     pub fn section_mut(&mut self, name: &str) -> &mut Value {
-        self.0.entry(name).or_insert_with(|| Value::Object(Map::new()))
+        if self.0.get(name).is_none() {
+            self.0[name] = Value::Object(Map::new());
+        }
+        &mut self.0[name]
     }
 
     /// The value a JSON pointer names.
     pub fn pointer(&self, pointer: &str) -> Option<&Value> {
-        let (first, rest) = pointer.strip_prefix('/')?.split_once('/').map_or_else(
-            || (pointer.get(1..).unwrap_or_default(), String::new()),
-            |(first, rest)| (first, format!("/{rest}")),
-        );
-        self.0.get(&first.replace("~1", "/").replace("~0", "~"))?.pointer(&rest)
+        self.0.pointer(pointer)
     }
 
-    /// The sections.
-    pub fn as_map(&self) -> &Map<String, Value> {
+    /// The document: an object.
+    pub fn as_value(&self) -> &Value {
         &self.0
     }
 
     /// The document.
     pub fn into_value(self) -> Value {
-        Value::Object(self.0)
+        self.0
     }
 }
 
@@ -60,7 +65,7 @@ impl TryFrom<Value> for State {
     type Error = StateError;
     fn try_from(value: Value) -> Result<Self, StateError> {
         match value {
-            Value::Object(map) => Ok(Self(map)),
+            Value::Object(_) => Ok(Self(value)),
             Value::Null => Err(StateError::NotAnObject("null")),
             Value::Bool(_) => Err(StateError::NotAnObject("a boolean")),
             Value::Number(_) => Err(StateError::NotAnObject("a number")),

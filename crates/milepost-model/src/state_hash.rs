@@ -142,6 +142,19 @@ impl HashedState {
         Ok(())
     }
 
+    /// As [`HashedState::apply`], for a delta that is not needed any more.
+    pub fn apply_once(&mut self, delta: Delta) -> Result<(), DeltaError> {
+        for step in &delta.steps {
+            self.known.forget(step);
+        }
+        let outcome = delta.apply_once(&mut self.value);
+        if outcome.is_err() {
+            // Too much was forgotten, and of the wrong things.
+            self.known = Known::default();
+        }
+        outcome
+    }
+
     /// Takes another state instead, and gives the old one back.
     pub fn replace(&mut self, value: Value) -> Value {
         self.known = Known::default();
@@ -219,7 +232,7 @@ impl Known {
                     }
                 }
             }
-            (Node::List(list), Parts::Items(chain)) => chain.forget(list),
+            (Node::List(list), Parts::Items(chain)) if chain.fits(list) => chain.forget(list),
             (_, parts) => *parts = Parts::Unknown,
         }
     }
@@ -255,6 +268,14 @@ impl Chain {
                 self.marks.push(self.tip);
             }
         }
+    }
+
+    /// Whether the items to be replaced are there.
+    fn fits(&self, list: &ListEdits) -> bool {
+        list.edits.iter().all(|edit| match edit.kind {
+            EditKind::Splice { delete, .. } => edit.at.saturating_add(delete) <= self.items.len(),
+            EditKind::Change(_) => true,
+        })
     }
 
     fn forget(&mut self, list: &ListEdits) {

@@ -253,7 +253,11 @@ proptest! {
                     let delta = build(state.value(), &changes);
                     let mut plain = state.value().clone();
                     let applied = delta.apply(&mut plain);
+                    let mut once = state.clone();
                     prop_assert_eq!(&state.apply(&delta), &applied);
+                    prop_assert_eq!(&once.apply_once(delta), &applied);
+                    prop_assert_eq!(encode_value(once.value()), encode_value(&plain));
+                    prop_assert_eq!(once.hash(), hash_value(once.value()));
                     prop_assert_eq!(encode_value(state.value()), encode_value(&plain));
                     if applied.is_err() {
                         prop_assert_eq!(encode_value(state.value()), before);

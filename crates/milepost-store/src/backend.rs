@@ -600,6 +600,15 @@ pub struct BlobInfo {
     pub touched: Timestamp,
 }
 
+/// How thorough a check is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// Everything that can be told from what is stored.
+    Usual,
+    /// What is derived from texts is derived once more and compared, too.
+    Deep,
+}
+
 /// Something that a check found below the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -697,7 +706,7 @@ pub trait Backend: Send + Sync + 'static {
     // The whole.
 
     /// Looks for damage below the log: torn pages, lost rows, an index that does not fit. In words, each with what to do.
-    async fn check(&self) -> Result<Vec<Finding>>;
+    async fn check(&self, depth: Depth) -> Result<Vec<Finding>>;
     /// Writes a copy of the whole store to a file while writers work, when the backend has a better way than reading everything.
     async fn backup(&self, to: &Path) -> Result<bool>;
     /// Gives free space back and wipes what was removed from the medium's free places.

@@ -32,6 +32,7 @@
 //! tests; any other that passes the conformance suite (feature `conformance`).
 
 pub mod backend;
+mod block;
 mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -45,6 +46,7 @@ mod store;
 mod system;
 
 pub use backend::{Backend, BlobId};
+pub use block::block_on;
 pub use codec::FORMAT;
 pub use ed25519_dalek;
 pub use error::{Conflict, Error, KeyError, Result};

@@ -614,7 +614,7 @@ impl Backend for MemoryBackend {
         })
     }
 
-    async fn check(&self) -> Result<Vec<Finding>> {
+    async fn check(&self, _: Depth) -> Result<Vec<Finding>> {
         self.lock().map(|_| Vec::new())
     }
 

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use milepost_model::{SessionId, State};
-use milepost_store::{DeleteMode, MarkQuery, MessageQuery, Stats, Store};
+use milepost_store::{DeleteMode, MarkQuery, MessageQuery, Stats, Store, block_on};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
 use super::{Place, Plan};
 use crate::Result;
 use crate::machine::bytes_in;
-use crate::milepost::{FILE, Hand, Milepost, SECTION, claim, current_thread, open};
+use crate::milepost::{FILE, Hand, Milepost, SECTION, claim, open};
 use crate::report::{Report, detail};
 use crate::saver::save_in_turn;
 use crate::stats::{median, ms};
@@ -33,7 +33,7 @@ pub(super) fn bytes(plan: &Plan, place: &Place, report: &mut Report) -> Result<(
         let dir = place.scratch()?;
         let session = save_workload(plan, dir.path(), text_index)?;
         let bytes = bytes_in(dir.path())?;
-        current_thread()?.block_on(async {
+        block_on(async {
             let store = open(dir.path(), text_index).await?;
             check_everything(&store, session, plan.steps).await?;
             store.close().await?;
@@ -131,8 +131,7 @@ pub(super) fn delete(plan: &Plan, place: &Place, report: &mut Report) -> Result<
 
 fn delete_once(plan: &Plan, place: &Place) -> Result<Deletion> {
     let dir = place.scratch()?;
-    let runtime = current_thread()?;
-    let empty = runtime.block_on(async {
+    let empty = block_on(async {
         let store = open(dir.path(), true).await?;
         let used = used_bytes(&store.stats().await?);
         store.close().await?;
@@ -140,7 +139,7 @@ fn delete_once(plan: &Plan, place: &Place) -> Result<Deletion> {
     })?;
     let session = save_workload(plan, dir.path(), true)?;
     let before = bytes_in(dir.path())?;
-    let (took_ms, freed) = runtime.block_on(async {
+    let (took_ms, freed) = block_on(async {
         let store = open(dir.path(), true).await?;
         let full = used_bytes(&store.stats().await?);
         let start = Instant::now();

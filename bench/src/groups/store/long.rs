@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use milepost_model::SessionId;
+use milepost_model::{SessionId, State};
 use milepost_store::backend::{Term, TextQuery};
-use milepost_store::{MarkQuery, MessageQuery, Store};
+use milepost_store::{MarkQuery, MessageQuery, Store, block_on};
 
 use super::saves::ENDS;
 use super::{Place, Plan};
@@ -67,13 +67,12 @@ fn build(plan: &Plan, dir: &Path) -> Result<Long> {
     while left > 0 {
         let count = left.min(TOGETHER);
         let steps: Vec<Step> = long.steps.by_ref().take(count).collect();
-        let Milepost { runtime, session, .. } = &mut long.milepost;
-        runtime.block_on(session.save_together(steps))?;
+        block_on(long.milepost.session.save_together(steps))?;
         left -= count;
     }
     // The text index lags behind such appends; saved one by one it would not.
-    let Milepost { runtime, store, .. } = &long.milepost;
-    runtime.block_on(store.backend().search(store.workspace(), any_text()))?;
+    let store = &long.milepost.store;
+    block_on(store.backend().search(store.workspace(), any_text()))?;
     let built_s = start.elapsed().as_secs_f64();
     let last = long.save_in_turn(ENDS)?;
     detail(format_args!(
@@ -122,7 +121,7 @@ const GROWTH: usize = 7;
 fn load(plan: &Plan, place: &Place, report: &mut Report, long: &Stored) -> Result<()> {
     let dir = place.scratch()?;
     let shorts = (0..SHORT_SESSIONS as u64).map(|number| short(dir.path(), number)).collect::<Result<Vec<_>>>()?;
-    let (cold, long_samples, short_samples) = crate::milepost::current_thread()?.block_on(async {
+    let (cold, long_samples, short_samples) = block_on(async {
         let store = open(&long.dir, true).await?;
         let cold = load_once(&store, long.id).await?;
         let (mut writer, mut next) = (Session::resume(&store, long.id).await?, long.next.clone());
@@ -175,10 +174,8 @@ async fn load_once(store: &Store, session: SessionId) -> Result<Duration> {
     let loaded = store.load_latest(session, &MarkQuery::default()).await?;
     let messages = store.messages(session, &MessageQuery { last: Some(LAST), ..MessageQuery::default() }).await?;
     let took = start.elapsed();
-    if messages.len() != LAST || loaded.state.as_map().is_empty() {
-        return Err(
-            format!("{} messages and {} sections came back", messages.len(), loaded.state.as_map().len()).into()
-        );
+    if messages.len() != LAST || loaded.state == State::new() {
+        return Err(format!("{} messages and the state {:?} came back", messages.len(), loaded.state).into());
     }
     Ok(took)
 }

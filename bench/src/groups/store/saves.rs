@@ -21,7 +21,7 @@ pub(super) const ENDS: usize = 100;
 pub(super) fn run(plan: &Plan, place: &Place, report: &mut Report) -> Result<()> {
     let (mut flat, mut floor) = (Vec::new(), Vec::new());
     for number in 0..plan.runs {
-        let run = interleaved(plan, place, Hand::Whole)?;
+        let run = interleaved(plan, place, From::Blocking, Hand::Whole)?;
         let (first, last) = (run.saves.first(ENDS).p50_ms(), run.saves.last(ENDS).p50_ms());
         flat.push(last / first);
         floor.push(run.saves.p50_ms() / run.bare.p50_ms());
@@ -34,20 +34,33 @@ pub(super) fn run(plan: &Plan, place: &Place, report: &mut Report) -> Result<()>
     }
     report.at_most("flat", median(&flat), 1.2);
     report.at_most("save_vs_bare", median(&floor), 1.5);
-    let by_delta = interleaved(plan, place, Hand::Delta)?;
-    detail(format_args!(
-        "the same with the delta handed over: save {}; {:.3} x bare",
-        summary(&by_delta.saves),
-        by_delta.saves.p50_ms() / by_delta.bare.p50_ms()
-    ));
+    for (what, from, hand) in
+        [("with the delta handed over", From::Blocking, Hand::Delta), ("from async code", From::Async, Hand::Whole)]
+    {
+        let run = interleaved(plan, place, from, hand)?;
+        let ratio = run.saves.p50_ms() / run.bare.p50_ms();
+        detail(format_args!("the same {what}: save {}; {ratio:.3} x bare", summary(&run.saves)));
+    }
     Ok(())
 }
 
-fn interleaved(plan: &Plan, place: &Place, hand: Hand) -> Result<Interleaved> {
+/// What saves are made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    /// A thread that waits for them.
+    Blocking,
+    /// A task on a runtime that serves others meanwhile.
+    Async,
+}
+
+fn interleaved(plan: &Plan, place: &Place, from: From, hand: Hand) -> Result<Interleaved> {
     let dir = place.scratch()?;
     let mut bare = BareAppender::create(dir.path())?;
     let workload = Workload::new(SEED, 0);
     let mut milepost = Milepost::create(dir.path(), &workload, true, hand)?;
+    if from == From::Async {
+        milepost = milepost.from_async()?;
+    }
     let run = save_in_turn(&mut milepost, workload, plan.steps, Some(&mut bare))?;
     milepost.close()?;
     Ok(run)

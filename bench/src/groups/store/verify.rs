@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use milepost_model::{Block, Message, Role};
-use milepost_store::{Append, NewSession, Store};
+use milepost_store::{Append, NewSession, Store, block_on};
 use serde_json::{Map, json};
 
 use super::{Place, Plan, disk};
 use crate::Result;
 use crate::machine::{bytes_in, cpu_time};
-use crate::milepost::{claim, current_thread, open};
+use crate::milepost::{claim, open};
 use crate::report::{Report, detail};
 use crate::stats::{median, ms};
 use crate::workload::{Rng, SEED};
@@ -25,11 +25,11 @@ pub(super) fn run(plan: &Plan, place: &Place, report: &mut Report) -> Result<()>
     report.at_least("verify_mb_s", rate_mb_s("workload L", dir.path())?, 100.0);
 
     let dir = place.scratch()?;
-    current_thread()?.block_on(save_pictures(plan.payloads, dir.path()))?;
+    block_on(save_pictures(plan.payloads, dir.path()))?;
     report.at_least("verify_64k_mb_s", rate_mb_s("pictures of 64 KiB in base64", dir.path())?, 500.0);
 
     let dir = place.scratch()?;
-    current_thread()?.block_on(save_chunks(plan.payloads, dir.path()))?;
+    block_on(save_chunks(plan.payloads, dir.path()))?;
     detail(format_args!("for file chunks of 64 KiB: {:.0} MB/s", rate_mb_s("file chunks", dir.path())?));
     Ok(())
 }
@@ -38,7 +38,7 @@ pub(super) fn run(plan: &Plan, place: &Place, report: &mut Report) -> Result<()>
 fn rate_mb_s(what: &str, dir: &Path) -> Result<f64> {
     let bytes = bytes_in(dir)?;
     let mut took = Vec::new();
-    current_thread()?.block_on(async {
+    block_on(async {
         let store = open(dir, true).await?;
         for _ in 0..VERIFICATIONS {
             took.push(verify_once(&store).await?);

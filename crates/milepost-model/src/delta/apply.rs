@@ -15,9 +15,14 @@ impl Delta {
     ///
     /// Costs what the delta touches, not what the document holds, except that two or more splices of one list cost its length.
     pub fn apply(&self, document: &mut Value) -> Result<(), DeltaError> {
+        self.clone().apply_once(document)
+    }
+
+    /// As [`Delta::apply`], for a delta that is not needed any more: its values are moved, not copied.
+    pub fn apply_once(self, document: &mut Value) -> Result<(), DeltaError> {
         let mut done = Vec::with_capacity(self.steps.len());
-        for step in &self.steps {
-            match apply_node(step.clone(), document) {
+        for step in self.steps {
+            match apply_node(step, document) {
                 Ok(undo) => done.push(undo),
                 Err(error) => {
                     for undo in done.into_iter().rev() {

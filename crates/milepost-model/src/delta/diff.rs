@@ -23,6 +23,9 @@ const SLACK_BYTES: usize = 16;
 /// Shorter strings are set whole even if only their middle changed.
 const SPLICE_STR_MIN_BYTES: usize = 64;
 
+/// Fields of objects above this depth are first looked at for being the same at all.
+const LOOK_TWICE_DEPTH: usize = 2;
+
 impl Delta {
     /// The change that leads from one document to the other, exactly.
     ///
@@ -119,6 +122,8 @@ impl Differ<'_> {
             let old = olds.next_if(|_| order.is_le());
             let new = news.next_if(|_| order.is_ge());
             let found = match (old, new) {
+                // Most of a state is as it was, and most changes lie near its top: there it pays to look twice.
+                (Some((_, old)), Some((_, new))) if depth < LOOK_TWICE_DEPTH && identical(old, new, depth + 1) => None,
                 (Some((_, old)), Some((_, new))) => self.diff(old, new, depth + 1),
                 (_, Some((_, new))) => self.set(new, depth + 1),
                 (_, None) => Some(Found { node: Node::Remove, cost: 1 }),
@@ -249,6 +254,23 @@ impl Script {
 /// Whether most of the new item was there before: then it is the old one, changed.
 fn is_small_change(found: &Found, new: &Value) -> bool {
     !matches!(found.node, Node::Set(_)) && encoded_len(new, 2 * found.cost) >= 2 * found.cost
+}
+
+/// Whether two values are the same, as fast as that can be told. Says no, too, to what is too deep, or in another order.
+fn identical(a: &Value, b: &Value, depth: usize) -> bool {
+    match (a, b) {
+        (Value::String(a), Value::String(b)) => a == b,
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && depth < MAX_DEPTH && a.iter().zip(b).all(|(a, b)| identical(a, b, depth + 1))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            let mut pairs = a.iter().zip(b);
+            a.len() == b.len()
+                && depth < MAX_DEPTH
+                && pairs.all(|((key, a), (other, b))| key == other && identical(a, b, depth + 1))
+        }
+        _ => same_scalar(a, b),
+    }
 }
 
 fn same_scalar(a: &Value, b: &Value) -> bool {

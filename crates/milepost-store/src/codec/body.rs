@@ -7,7 +7,7 @@ use milepost_model::delta::{decode_value, encode_value};
 use milepost_model::{
     Block, Body, Channel, Checkpoint, CheckpointId, Content, Delta, EntryKind, Event, Hash, Message, Trigger,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::varint;
 use crate::error::{Error, Result};
@@ -50,16 +50,20 @@ const MORE: u8 = 4;
 /// What nearly every mark has as bytes, the rest as a compact value: hashes and ids do not compress.
 fn mark_to_plain(mark: &Checkpoint) -> Result<Vec<u8>> {
     let bad = |error: serde_json::Error| Error::invalid("checkpoint", error.to_string());
-    let mut rest = match serde_json::to_value(mark).map_err(bad)? {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    };
-    for field in ["id", "number", "trigger", "clean", "state"] {
-        rest.remove(field);
-    }
     let only_main = (mark.counts.len() == 1).then(|| mark.counts.get(&Channel::MAIN)).flatten();
-    if only_main.is_some() {
-        rest.remove("counts");
+    let mut rest = mark.extra.clone();
+    let mut also = |field: &str, value: Value| rest.insert(field.to_owned(), value);
+    if let Some(label) = &mark.label {
+        also("label", label.as_str().into());
+    }
+    if let Some(description) = &mark.description {
+        also("description", description.as_str().into());
+    }
+    if !mark.resumable.is_yes() {
+        also("resumable", serde_json::to_value(&mark.resumable).map_err(bad)?);
+    }
+    if only_main.is_none() && !mark.counts.is_empty() {
+        also("counts", serde_json::to_value(&mark.counts).map_err(bad)?);
     }
     let trigger = mark.trigger.as_str();
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
@@ -130,6 +134,15 @@ pub(super) fn clear_text<'a>(message: &'a Message, plain: &[u8]) -> Option<(usiz
     }
     let offset = "{\"role\":".len() + role.len() + ",\"content\":".len() + block.len() + "\"".len();
     plain.get(offset..)?.starts_with(escape(text).as_bytes()).then_some((offset, text))
+}
+
+/// Whether a message may have a text, by a glance at its plain bytes: only one whose content is a list without a block
+/// that is called so has none for sure.
+pub(super) fn may_have_text(plain: &[u8]) -> bool {
+    let Some(role) = plain.strip_prefix(b"{\"role\":\"") else { return true };
+    let Some(end) = memchr::memchr2(b'"', b'\\', role) else { return true };
+    let Some(list) = role[end..].strip_prefix(b"\",\"content\":[") else { return true };
+    memchr::memmem::find(list, b"\"text\"").is_some()
 }
 
 /// A text as it stands inside a JSON string.

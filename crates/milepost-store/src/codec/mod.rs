@@ -13,6 +13,7 @@ mod cipher;
 mod pack;
 mod varint;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use milepost_model::{BatchId, Body, Channel, EntryKind, Hash, Position, SessionId, Source, Timestamp, WorkspaceId};
@@ -183,20 +184,21 @@ impl Form {
     }
 
     /// The plain bytes; none when erased.
-    fn plain(
+    fn plain<'a>(
         &self,
-        body: &[u8],
+        body: &'a [u8],
         entry: &StoredEntry,
-        blob: Option<&[u8]>,
+        blob: Option<&'a [u8]>,
         seal: &Seal<'_>,
         blob_seal: &Seal<'_>,
         max_len: u64,
-    ) -> Result<Option<Vec<u8>>> {
+    ) -> Result<Option<Cow<'a, [u8]>>> {
         match self.form {
             FORM_ERASED => Ok(None),
             FORM_BLOB => {
-                let name = format!("the payload of a {} entry", entry.kind.as_str());
-                let stored = blob.ok_or_else(|| Error::corrupt(name.as_str(), "its blob is missing"))?;
+                let missing =
+                    || Error::corrupt(format!("the payload of a {} entry", entry.kind.as_str()), "its blob is missing");
+                let stored = blob.ok_or_else(missing)?;
                 open_blob(stored, blob_seal, max_len).map(Some)
             }
             FORM_TEXT => {
@@ -205,14 +207,14 @@ impl Form {
                 let (before, after) = rest
                     .split_at_checked(self.text_at)
                     .ok_or_else(|| Error::corrupt("a message", "its text lies outside of it"))?;
-                Ok(Some([before, body::escape(text).as_bytes(), after].concat()))
+                Ok(Some(Cow::Owned([before, body::escape(text).as_bytes(), after].concat())))
             }
             _ => unpack(body, self.flags, seal, max_len).map(Some),
         }
     }
 }
 
-fn open_blob(stored: &[u8], seal: &Seal<'_>, max_len: u64) -> Result<Vec<u8>> {
+fn open_blob<'a>(stored: &'a [u8], seal: &Seal<'_>, max_len: u64) -> Result<Cow<'a, [u8]>> {
     let (&flags, rest) = stored.split_first().ok_or_else(|| Error::corrupt("a blob", "it is empty"))?;
     if flags & !pack::KNOWN != 0 {
         return Err(Error::corrupt("a blob", "it has an unknown form"));
@@ -230,7 +232,11 @@ impl Codec {
         out
     }
 
+    /// What binds an entry's payload to its place. Needed only to seal it.
     fn entry_associated(&self, at: Position, kind: EntryKind) -> Vec<u8> {
+        if self.cipher.is_none() {
+            return Vec::new();
+        }
         self.associated("entry", &[&at.timeline.to_bytes(), &at.seq.0.to_be_bytes(), &[kind as u8]])
     }
 
@@ -358,7 +364,7 @@ impl Codec {
     }
 
     /// The plain bytes of a blob, checked against its name.
-    pub fn open_blob(&self, id: BlobId, stored: &[u8]) -> Result<Vec<u8>> {
+    pub fn open_blob<'a>(&self, id: BlobId, stored: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         let associated = self.associated("blob", &[&id.0]);
         let plain =
             open_blob(stored, &self.seal(&associated), self.limits.max_blob_bytes.max(self.limits.max_entry_bytes))?;
@@ -391,20 +397,27 @@ impl Codec {
         })
     }
 
-    /// The commitment the chain was made with, without reading what the entry says.
+    /// The commitment the chain was made with and the one of what replaces it, without reading what the entry says.
     pub fn commitment_of(
         &self,
         at: Position,
         entry: &StoredEntry,
         blob: Option<&[u8]>,
     ) -> Result<(Hash, Option<Hash>)> {
+        self.skim(at, entry, blob).map(|(skimmed, _)| (skimmed.commitment, skimmed.replacement))
+    }
+
+    /// The commitments of a message, without reading what it says but for whether it may have a text.
+    pub fn skim(&self, at: Position, entry: &StoredEntry, blob: Option<&[u8]>) -> Result<(Decoded, bool)> {
         let (plain, original) = self.plain(at, entry, blob)?;
-        let found = plain.map(|plain| self.commitment(&plain));
-        match (original, found) {
-            (Some(commitment), replacement) => Ok((commitment, replacement)),
-            (None, Some(found)) => Ok((found, None)),
-            (None, None) => Err(Error::corrupt(format!("entry {at}"), "it has no commitment")),
-        }
+        let found = plain.as_deref().map(|plain| self.commitment(plain));
+        let may_have_text = plain.is_some_and(|plain| body::may_have_text(&plain));
+        let (commitment, replacement) = match (original, found) {
+            (Some(commitment), replacement) => (commitment, replacement),
+            (None, Some(found)) => (found, None),
+            (None, None) => return Err(Error::corrupt(format!("entry {at}"), "it has no commitment")),
+        };
+        Ok((Decoded { body: None, commitment, replacement }, may_have_text))
     }
 
     /// How many bytes an entry has before it is packed; 0 when it was erased.
@@ -412,12 +425,17 @@ impl Codec {
         Ok(self.plain(at, entry, blob)?.0.map_or(0, |plain| plain.len() as u64))
     }
 
-    fn plain(&self, at: Position, entry: &StoredEntry, blob: Option<&[u8]>) -> Result<(Option<Vec<u8>>, Option<Hash>)> {
+    fn plain<'a>(
+        &self,
+        at: Position,
+        entry: &'a StoredEntry,
+        blob: Option<&'a [u8]>,
+    ) -> Result<(Option<Cow<'a, [u8]>>, Option<Hash>)> {
         let mut body = entry.body.as_slice();
         let form = Form::read(&mut body, entry)?;
         let associated = self.entry_associated(at, entry.kind);
         let blob_associated = match (form.form, entry.refs.first()) {
-            (FORM_BLOB, Some(id)) => self.associated("blob", &[&id.0]),
+            (FORM_BLOB, Some(id)) if self.cipher.is_some() => self.associated("blob", &[&id.0]),
             _ => Vec::new(),
         };
         let max_len = self.limits.max_entry_bytes;
@@ -489,7 +507,7 @@ impl Codec {
         if flags & !pack::KNOWN != 0 {
             return Err(damaged("it has an unknown form"));
         }
-        unpack(rest, flags, &self.seal(&associated), self.limits.max_entry_bytes)
+        unpack(rest, flags, &self.seal(&associated), self.limits.max_entry_bytes).map(Cow::into_owned)
     }
 }
 

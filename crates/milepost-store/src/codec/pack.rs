@@ -1,5 +1,6 @@
 //! Bytes to stored bytes and back: zstd when it pays, then encryption when there is a key.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io;
 use std::sync::OnceLock;
@@ -19,7 +20,12 @@ const DICTIONARY: &[u8] = include_bytes!("dictionary/v1.zdict");
 const DICTIONARY_MAX: usize = 16 << 10;
 /// Shorter payloads are kept as they are: a frame's own bytes eat the gain.
 const COMPRESS_MIN: usize = 32;
+/// Small payloads are compressed while someone waits: with the dictionary, a higher level takes three times as long for
+/// a few bytes less.
+const LEVEL_SMALL: i32 = 1;
 const LEVEL: i32 = 3;
+/// A buffer larger than this is not kept.
+const BUFFER_MAX: usize = 1 << 20;
 
 /// The stored bytes are a zstd frame behind the plain length.
 pub(super) const ZSTD: u8 = 1 << 3;
@@ -35,6 +41,8 @@ pub(super) const KNOWN: u8 = ZSTD | DICT | GCM_SIV | XCHACHA;
 struct Compressors {
     plain: Compressor<'static>,
     with_dictionary: Compressor<'static>,
+    /// Where frames are made.
+    buffer: Vec<u8>,
 }
 
 struct Decompressors {
@@ -52,12 +60,12 @@ fn frame_parameters(compressor: &mut Compressor<'_>) -> io::Result<()> {
 impl Compressors {
     fn new() -> io::Result<Self> {
         static PREPARED: OnceLock<EncoderDictionary<'static>> = OnceLock::new();
-        let prepared = PREPARED.get_or_init(|| EncoderDictionary::new(DICTIONARY, LEVEL));
+        let prepared = PREPARED.get_or_init(|| EncoderDictionary::new(DICTIONARY, LEVEL_SMALL));
         let mut plain = Compressor::new(LEVEL)?;
         let mut with_dictionary = Compressor::with_prepared_dictionary(prepared)?;
         frame_parameters(&mut plain)?;
         frame_parameters(&mut with_dictionary)?;
-        Ok(Self { plain, with_dictionary })
+        Ok(Self { plain, with_dictionary, buffer: Vec::new() })
     }
 }
 
@@ -78,8 +86,8 @@ thread_local! {
     static DECOMPRESSORS: RefCell<Option<Decompressors>> = const { RefCell::new(None) };
 }
 
-/// The frame and its flags, or nothing when it would not pay.
-fn compress(plain: &[u8]) -> Option<(u8, Vec<u8>)> {
+/// Appends the plain length and the frame, and returns their flags; nothing when it would not pay.
+fn compress(plain: &[u8], out: &mut Vec<u8>) -> Option<u8> {
     if plain.len() < COMPRESS_MIN {
         return None;
     }
@@ -90,9 +98,20 @@ fn compress(plain: &[u8]) -> Option<(u8, Vec<u8>)> {
         let compressors = slot.as_mut()?;
         let small = plain.len() <= DICTIONARY_MAX;
         let compressor = if small { &mut compressors.with_dictionary } else { &mut compressors.plain };
-        let frame = compressor.compress(plain).ok()?;
-        let pays = frame.len() + 4 + plain.len() / 32 < plain.len();
-        pays.then_some((if small { ZSTD | DICT } else { ZSTD }, frame))
+        // A frame that does not fit would not pay.
+        let most = plain.len().checked_sub(5 + plain.len() / 32)?;
+        let buffer = &mut compressors.buffer;
+        buffer.resize(most, 0);
+        let frame = compressor.compress_to_buffer(plain, buffer.as_mut_slice()).ok().map(|len| &buffer[..len]);
+        if let Some(frame) = frame {
+            varint::push(out, plain.len() as u64);
+            out.extend_from_slice(frame);
+        }
+        let flags = frame.map(|_| if small { ZSTD | DICT } else { ZSTD });
+        if buffer.capacity() > BUFFER_MAX {
+            *buffer = Vec::new();
+        }
+        flags
     })
 }
 
@@ -132,13 +151,9 @@ pub(super) enum Squeeze {
 pub(super) fn pack(plain: &[u8], squeeze: Squeeze, seal: &Seal<'_>, source: &Source, out: &mut Vec<u8>) -> Result<u8> {
     let start = out.len();
     let mut flags = 0;
-    let frame = if squeeze == Squeeze::Yes { compress(plain) } else { None };
-    match frame {
-        Some((how, frame)) => {
-            flags |= how;
-            varint::push(out, plain.len() as u64);
-            out.extend_from_slice(&frame);
-        }
+    let squeezed = if squeeze == Squeeze::Yes { compress(plain, out) } else { None };
+    match squeezed {
+        Some(how) => flags |= how,
         None => out.extend_from_slice(plain),
     }
     if let Some(cipher) = seal.cipher {
@@ -151,22 +166,21 @@ pub(super) fn pack(plain: &[u8], squeeze: Squeeze, seal: &Seal<'_>, source: &Sou
 }
 
 /// The plain form of stored bytes.
-pub(super) fn unpack(stored: &[u8], flags: u8, seal: &Seal<'_>, max_len: u64) -> Result<Vec<u8>> {
-    let opened;
-    let mut rest = stored;
+pub(super) fn unpack<'a>(stored: &'a [u8], flags: u8, seal: &Seal<'_>, max_len: u64) -> Result<Cow<'a, [u8]>> {
+    let mut opened = Cow::Borrowed(stored);
     if flags & (GCM_SIV | XCHACHA) != 0 {
         let cipher =
             seal.cipher.ok_or_else(|| Error::corrupt("an encrypted payload", "there is no key for it here"))?;
-        opened = cipher.open(flags, seal.associated, stored)?;
-        rest = &opened;
+        opened = Cow::Owned(cipher.open(flags, seal.associated, stored)?);
     }
     if flags & ZSTD == 0 {
-        return Ok(rest.to_vec());
+        return Ok(opened);
     }
+    let mut rest = &*opened;
     let plain_len =
         varint::pull(&mut rest).ok_or_else(|| Error::corrupt("a compressed payload", "its length is missing"))?;
     if plain_len > max_len {
         return Err(Error::corrupt("a compressed payload", format!("it claims {plain_len} bytes")));
     }
-    decompress(rest, flags, plain_len as usize)
+    decompress(rest, flags, plain_len as usize).map(Cow::Owned)
 }

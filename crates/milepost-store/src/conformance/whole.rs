@@ -325,7 +325,7 @@ pub async fn a_closed_store_says_so(place: &dyn Place) -> Outcome {
     refused!(backend.sessions(workspace, SessionFilter::default()).await, Error::Closed, "listing sessions");
     refused!(backend.workspaces().await, Error::Closed, "listing workspaces");
     refused!(backend.usage(workspace).await, Error::Closed, "adding up the usage");
-    refused!(backend.check().await, Error::Closed, "a check");
+    refused!(backend.check(Depth::Deep).await, Error::Closed, "a check");
     refused!(backend.compact().await, Error::Closed, "compacting");
     same!(picture(&*other, &scene.workspace).await?, before, "what another process sees");
     other.close().await?;
@@ -354,8 +354,12 @@ pub async fn a_check_finds_nothing_while_another_process_writes(place: &dyn Plac
         if round % 4 == 3 {
             other.delete(id, Default::default(), &claim(), false).await?;
         }
-        same!(store.backend().check().await?, Vec::<Finding>::new(), "what a check finds in round {round}");
-        same!(other.backend().check().await?, Vec::<Finding>::new(), "what the other's check finds in round {round}");
+        same!(store.backend().check(Depth::Deep).await?, Vec::<Finding>::new(), "what a check finds in round {round}");
+        same!(
+            other.backend().check(Depth::Deep).await?,
+            Vec::<Finding>::new(),
+            "what the other's check finds in round {round}"
+        );
     }
     verify(&store).await?;
     verify(&other).await?;
@@ -385,7 +389,7 @@ pub async fn compacting_changes_nothing(place: &dyn Place) -> Outcome {
     let before = scene.picture().await?;
     scene.backend.compact().await?;
     same!(scene.picture().await?, before, "what is there after compacting");
-    same!(scene.backend.check().await?, Vec::<Finding>::new(), "what a check finds");
+    same!(scene.backend.check(Depth::Deep).await?, Vec::<Finding>::new(), "what a check finds");
     let store = scene.reopen_store(&store).await?;
     same!(scene.picture().await?, before, "what is there after reopening");
     verify(&store).await?;

@@ -242,8 +242,9 @@ impl Backend for SqliteBackend {
         self.look(workspace, rows::usage).await
     }
 
-    async fn check(&self) -> Result<Vec<Finding>> {
-        let found = self.writer.alone(rows::check).await?;
+    async fn check(&self, depth: Depth) -> Result<Vec<Finding>> {
+        let path = self.path.clone();
+        let found = self.writer.alone(move |db| rows::check(db, &path, depth)).await?;
         self.note_damage(found.iter().any(|finding| finding.derived));
         Ok(found)
     }

@@ -1,7 +1,7 @@
 //! A few threads that read, each with its own connection, so that reading blocks neither the writer
-//! nor the caller's thread.
+//! nor the caller's thread. A caller that may block ([`crate::block_on`]) reads on its own thread.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -18,6 +18,9 @@ type Read = Box<dyn FnOnce(Result<&Connection>) + Send>;
 
 /// The way to the reading threads.
 pub(super) struct Readers {
+    path: PathBuf,
+    /// The connection of callers that may block, one at a time.
+    own: Mutex<Option<Connection>>,
     sender: Mutex<Option<Sender<Read>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -37,7 +40,12 @@ impl Readers {
                 .map_err(|error| Error::Io { what: "starting a reader".into(), why: error.to_string() })?;
             threads.push(thread);
         }
-        Ok(Self { sender: Mutex::new(Some(sender)), threads: Mutex::new(threads) })
+        Ok(Self {
+            path: path.to_owned(),
+            own: Mutex::default(),
+            sender: Mutex::new(Some(sender)),
+            threads: Mutex::new(threads),
+        })
     }
 
     /// Runs `work` on one of the threads, in a transaction of its own: all of it sees the same state.
@@ -55,6 +63,12 @@ impl Readers {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T> + Send + 'static,
     {
+        if crate::block::may_block()
+            && let Ok(mut own) = self.own.try_lock()
+            && self.sender.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        {
+            return open(&mut own, &self.path).and_then(work);
+        }
         let (reply, answer) = oneshot::channel();
         let read: Read = Box::new(move |connection| {
             let _ = reply.send(connection.and_then(work));
@@ -69,6 +83,7 @@ impl Readers {
     /// Ends the threads once they have answered what waits.
     pub fn close(&self) {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.own.lock().unwrap_or_else(PoisonError::into_inner).take();
         for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             // A panic there has nothing left to tell here.
             let _ = thread.join();
@@ -94,22 +109,19 @@ fn snapshot<T>(connection: &Connection, work: impl FnOnce(&Connection) -> Result
     result
 }
 
+/// The connection, opened when it is first needed.
+fn open<'a>(connection: &'a mut Option<Connection>, path: &Path) -> Result<&'a Connection> {
+    if connection.is_none() {
+        *connection = Some(connect(path, Mode::Read)?);
+    }
+    connection.as_ref().ok_or(Error::Closed)
+}
+
 fn serve(receiver: &Mutex<Receiver<Read>>, path: &Path) {
     let mut connection = None;
     loop {
         let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(read) = next else { return };
-        if connection.is_none() {
-            match connect(path, Mode::Read) {
-                Ok(opened) => connection = Some(opened),
-                Err(error) => {
-                    read(Err(error));
-                    continue;
-                }
-            }
-        }
-        if let Some(connection) = &connection {
-            read(Ok(connection));
-        }
+        read(open(&mut connection, path));
     }
 }

@@ -1,11 +1,13 @@
 //! Derived rows, blobs and records in tables.
 
+use std::path::Path;
+
 use milepost_model::{CheckpointId, Position, Seq, SessionId, Status, TimelineId, Timestamp, WorkspaceId};
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::log::{TimelineRow, entry_key, key_range, parse, seq_of};
-use super::schema::fail;
+use super::schema::{Mode, connect, fail, forget_modules, has_text_index};
 use crate::backend::*;
 use crate::error::{Conflict, Error, Result};
 
@@ -537,7 +539,7 @@ pub(super) fn usage(db: &Connection, workspace: &WorkspaceId) -> Result<Usage> {
     usage.blobs = pair("SELECT count(*), sum(length(body)) FROM blobs WHERE workspace = ?1", Some(workspace.as_str()))?;
     usage.records =
         pair("SELECT count(*), sum(length(value)) FROM records WHERE workspace = ?1", Some(workspace.as_str()))?;
-    if super::schema::has_text_index(db)? {
+    if has_text_index(db)? {
         usage.text_index_bytes = pair("SELECT count(*), sum(length(block)) FROM texts_data", None)?.bytes;
     }
     let number =
@@ -549,38 +551,51 @@ pub(super) fn usage(db: &Connection, workspace: &WorkspaceId) -> Result<Usage> {
 }
 
 /// Looks for damage below the log. All of it sees the same state.
-pub(super) fn check(db: &Connection) -> Result<Vec<Finding>> {
+pub(super) fn check(db: &Connection, path: &Path, depth: Depth) -> Result<Vec<Finding>> {
     let failed = fail("checking the database file");
+    let mut found = check_file(path)?;
     db.execute_batch("BEGIN").map_err(&failed)?;
-    let found = find_damage(db);
+    let rows = check_orphans(db).and_then(|mut found| {
+        if depth == Depth::Deep {
+            found.extend(super::text::check(db)?);
+        }
+        Ok(found)
+    });
     if !db.is_autocommit() {
         db.execute_batch("COMMIT").map_err(&failed)?;
     }
-    found
+    found.extend(rows?);
+    Ok(found)
 }
 
-fn find_damage(db: &Connection) -> Result<Vec<Finding>> {
-    let mut found = Vec::new();
-    if super::schema::has_text_index(db)? {
-        // FTS5 remembers where its segments are, and the check below does not ask whether another process has
-        // merged them since. Reading from it does; when that fails, the check says why.
-        let _ = db.query_row("SELECT rowid FROM texts LIMIT 1", [], |_| Ok(()));
-    }
+/// Pages, cells and indexes, as SQLite checks them.
+fn check_file(path: &Path) -> Result<Vec<Finding>> {
+    let db = connect(path, Mode::Read)?;
+    forget_modules(&db);
     let lines: Vec<String> = db
         .prepare("PRAGMA integrity_check(100)")
         .and_then(|mut s| s.query_map([], |row| row.get::<_, String>(0))?.collect())
         .map_err(fail("checking the database file"))?;
-    for line in lines.iter().filter(|line| *line != "ok") {
-        // SQLite looks into the text index too.
-        let derived = line.to_ascii_lowercase().contains("fts5");
-        let what = match derived {
-            true => format!("the text index is damaged: {line}; reindex rebuilds it"),
-            false => format!("the database file is damaged: {line}; restore a backup, or salvage what is whole"),
-        };
-        found.push(Finding { derived, what });
-    }
+    let finding = |line: &String| Finding {
+        derived: false,
+        what: format!("the database file is damaged: {line}; restore a backup, or salvage what is whole"),
+    };
+    Ok(lines.iter().filter(|line| *line != "ok").map(finding).collect())
+}
+
+/// Rows that belong to nothing.
+fn check_orphans(db: &Connection) -> Result<Vec<Finding>> {
+    let mut found = Vec::new();
     let orphans = [
-        ("entries", "SELECT count(*) FROM entries WHERE id >> 32 NOT IN (SELECT no FROM timelines)"),
+        (
+            "timelines of entries",
+            "WITH RECURSIVE line (no) AS (
+               SELECT min(id) >> 32 FROM entries
+               UNION ALL
+               SELECT (SELECT min(id) >> 32 FROM entries WHERE id >= (line.no + 1) << 32) FROM line
+               WHERE line.no IS NOT NULL)
+             SELECT count(*) FROM line WHERE no IS NOT NULL AND no NOT IN (SELECT no FROM timelines)",
+        ),
         (
             "timelines",
             "SELECT count(*) FROM timelines WHERE (workspace, session) NOT IN (SELECT workspace, id FROM sessions)",

@@ -289,6 +289,15 @@ fn create(connection: &Connection, text_index: bool) -> rusqlite::Result<()> {
     connection.execute_batch("COMMIT")
 }
 
+/// Takes FTS5 from a connection, so that checking the file does not walk through every word of the text index as well.
+pub(super) fn forget_modules(connection: &Connection) {
+    #[allow(unsafe_code, reason = "there is no other way to the call")]
+    // SAFETY: the handle is open for as long as the connection is borrowed, and a null list means that none is kept.
+    unsafe {
+        rusqlite::ffi::sqlite3_drop_modules(connection.handle(), std::ptr::null_mut());
+    }
+}
+
 /// Whether this store has a text index.
 pub(super) fn has_text_index(connection: &Connection) -> Result<bool> {
     connection

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
 use super::log::{entry_key, key_range, parse, read_key, read_range, seq_of};
 use super::rows::read_blob_of_timeline;
-use super::schema::{fail, has_text_index};
+use super::schema::{TEXT_INDEX, fail, has_text_index};
 use crate::backend::*;
 use crate::codec::{self, searchable_text};
 use crate::error::Result;
@@ -56,16 +56,21 @@ pub(super) fn index(db: &Connection, limit: usize) -> Result<usize> {
     Ok(done.min(limit))
 }
 
-fn add(db: &Connection, key: i64, entry: &StoredEntry) -> Result<()> {
+/// What is indexed of an entry.
+fn text_of(db: &Connection, key: i64, entry: &StoredEntry) -> Result<Option<String>> {
     let blob = match codec::is_blob(entry) {
         true => read_blob_of_timeline(db, key >> 32, entry.refs.first())?,
         false => None,
     };
-    let Some(mut text) = searchable_text(entry, blob.as_deref()) else { return Ok(()) };
-    if text.len() > INDEXED_BYTES {
-        let end = (0..=INDEXED_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        text.truncate(end);
+    let mut text = searchable_text(entry, blob.as_deref());
+    if let Some(text) = &mut text {
+        text.truncate(text.floor_char_boundary(INDEXED_BYTES));
     }
+    Ok(text)
+}
+
+fn add(db: &Connection, key: i64, entry: &StoredEntry) -> Result<()> {
+    let Some(text) = text_of(db, key, entry)? else { return Ok(()) };
     db.prepare_cached("INSERT INTO texts (rowid, text) VALUES (?1, ?2)")
         .and_then(|mut s| s.execute(params![key, text]))
         .map_err(fail("indexing a text"))?;
@@ -138,11 +143,91 @@ pub(super) fn start_anew(db: &Connection) -> Result<()> {
     let failed = fail("making the text index anew");
     if db.execute("INSERT INTO texts (texts) VALUES ('delete-all')", []).is_err() {
         db.execute_batch("DROP TABLE texts").map_err(&failed)?;
-        db.execute_batch(super::schema::TEXT_INDEX).map_err(&failed)?;
+        db.execute_batch(TEXT_INDEX).map_err(&failed)?;
     }
     db.execute("UPDATE timelines SET indexed = ifnull(parent_seq + 1, 0)", []).map_err(&failed)?;
     db.execute("INSERT OR IGNORE INTO unindexed (timeline) SELECT no FROM timelines", []).map_err(&failed)?;
     Ok(())
+}
+
+/// What the text index holds besides what the texts say, or lacks: compared by a sum over every word at its place.
+pub(super) fn check(db: &Connection) -> Result<Option<Finding>> {
+    if !has_text_index(db)? {
+        return Ok(None);
+    }
+    let sums = stored_words(db).and_then(|stored| Ok(stored == expected_words(db)?));
+    let why = match sums {
+        Ok(true) => return Ok(None),
+        Ok(false) => "it does not say what the texts say".to_owned(),
+        Err(error) if error.is_damage() => error.to_string(),
+        Err(error) => return Err(error),
+    };
+    Ok(Some(Finding { derived: true, what: format!("the text index is damaged: {why}; reindex rebuilds it") }))
+}
+
+/// A sum over words and their places that does not depend on their order.
+fn sum_words(db: &Connection, vocabulary: &str) -> Result<u128> {
+    let failed = fail("reading the text index");
+    let mut statement = db.prepare(&format!("SELECT term, doc, offset FROM {vocabulary}")).map_err(&failed)?;
+    let mut rows = statement.query([]).map_err(&failed)?;
+    let mut sum = 0u128;
+    while let Some(row) = rows.next().map_err(&failed)? {
+        let term = row.get_ref(0).and_then(|term| Ok(term.as_bytes()?)).map_err(&failed)?;
+        let (doc, offset): (i64, i64) = row.get(1).and_then(|doc| Ok((doc, row.get(2)?))).map_err(&failed)?;
+        let mut hasher = xxhash_rust::xxh3::Xxh3::with_seed(doc as u64);
+        hasher.update(&offset.to_le_bytes());
+        hasher.update(term);
+        sum = sum.wrapping_add(hasher.digest128());
+    }
+    Ok(sum)
+}
+
+fn stored_words(db: &Connection) -> Result<u128> {
+    let run = |sql: &str| db.execute_batch(sql).map_err(fail("reading the text index"));
+    run("CREATE VIRTUAL TABLE temp.words USING fts5vocab(main, texts, instance)")?;
+    let sum = sum_words(db, "temp.words");
+    run("DROP TABLE temp.words")?;
+    sum
+}
+
+/// The sum for the texts that were indexed: indexed once more, some at a time.
+fn expected_words(db: &Connection) -> Result<u128> {
+    const TOGETHER: usize = 1024;
+    let failed = fail("reading texts");
+    let run = |sql: &str| db.execute_batch(sql).map_err(&failed);
+    run(&TEXT_INDEX.replace("VIRTUAL TABLE texts", "VIRTUAL TABLE temp.texts_again"))?;
+    run("CREATE VIRTUAL TABLE temp.words_again USING fts5vocab(temp, texts_again, instance)")?;
+    let lines: Vec<(i64, String, i64)> = db
+        .prepare("SELECT no, id, indexed FROM timelines ORDER BY no")
+        .and_then(|mut s| s.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect())
+        .map_err(&failed)?;
+    let mut sum = 0u128;
+    let mut add_line = |(no, id, indexed): (i64, String, i64)| {
+        let timeline = parse::<TimelineId>(&id, 1).map_err(&failed)?;
+        let mut from = Seq(0);
+        loop {
+            let kinds = Kinds::only(EntryKind::Message);
+            let range = Range { kinds, limit: TOGETHER, ..Range::all(timeline, from, Seq(indexed as u64)) };
+            let entries = read_range(db, no, &range)?;
+            for (seq, entry) in &entries {
+                let key = entry_key(no, *seq)?;
+                if let Some(text) = text_of(db, key, entry)? {
+                    db.prepare_cached("INSERT INTO temp.texts_again (rowid, text) VALUES (?1, ?2)")
+                        .and_then(|mut s| s.execute(params![key, text]))
+                        .map_err(&failed)?;
+                }
+            }
+            sum = sum.wrapping_add(sum_words(db, "temp.words_again")?);
+            run("INSERT INTO temp.texts_again (texts_again) VALUES ('delete-all')")?;
+            match entries.last() {
+                Some((last, _)) if entries.len() == TOGETHER => from = last.next(),
+                _ => return Ok(()),
+            }
+        }
+    };
+    let outcome = lines.into_iter().try_for_each(&mut add_line);
+    run("DROP TABLE temp.words_again; DROP TABLE temp.texts_again")?;
+    outcome.map(|()| sum)
 }
 
 /// An FTS5 expression of terms. Each is quoted, so that nothing in it is an operator.

@@ -1,5 +1,7 @@
 //! The one thread that writes. It takes whatever waits, runs it in one transaction with a savepoint
 //! for each item, so that one bad item fails alone, and answers when the commit is on the disk.
+//! A caller that may block ([`crate::block_on`]) and finds nobody writing does the thread's work itself: handing it
+//! over and back costs more than the work.
 //!
 //! An error on commit poisons the connection: everyone in the group is told that their write may or
 //! may not be there, and before anything else is written the store is opened anew, its WAL is copied
@@ -63,11 +65,14 @@ enum Order {
     Shared(Box<dyn Job>),
     /// Runs by itself, outside of any transaction.
     Alone(Box<dyn Job>),
+    /// There are texts to index.
+    Nudge,
     Stop(oneshot::Sender<Result<()>>),
 }
 
 /// The way to the writer thread.
 pub(super) struct Writer {
+    desk: Arc<Mutex<Desk>>,
     sender: Mutex<Option<SyncSender<Order>>>,
     /// Bounds the queue without blocking the caller's thread.
     places: Arc<Semaphore>,
@@ -81,18 +86,22 @@ impl Writer {
     pub fn start(connection: Connection, path: PathBuf, text_index: bool, queue: usize) -> Result<Self> {
         let (sender, receiver) = sync_channel(queue + 1);
         let waiting = Arc::new(AtomicUsize::new(0));
-        let state = Thread {
+        let desk = Arc::new(Mutex::new(Desk {
             connection: Some(connection),
             path,
             text_index,
             backlog: usize::from(text_index),
+            commits: 0,
+            is_closed: false,
             waiting: Arc::clone(&waiting),
-        };
+        }));
+        let shared = Arc::clone(&desk);
         let thread = std::thread::Builder::new()
             .name("milepost-writer".into())
-            .spawn(move || state.run(&receiver))
+            .spawn(move || serve(&shared, &receiver))
             .map_err(|error| Error::Io { what: "starting the writer".into(), why: error.to_string() })?;
         Ok(Self {
+            desk,
             sender: Mutex::new(Some(sender)),
             places: Arc::new(Semaphore::new(queue)),
             waiting,
@@ -125,15 +134,40 @@ impl Writer {
     {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| Error::Closed)?;
         let (reply, answer) = oneshot::channel();
-        let job = Work { work, result: None, reply, messages };
-        self.post(order(Box::new(job)))?;
+        let order = order(Box::new(Work { work, result: None, reply, messages }));
+        if let Some(order) = self.run_here(order)? {
+            self.post(order)?;
+        }
         let outcome = answer.await.map_err(|_| Error::Closed)?;
         drop(place);
         outcome
     }
 
+    /// Runs an order on this thread if it may block and nobody else writes; gives it back if not.
+    fn run_here(&self, order: Order) -> Result<Option<Order>> {
+        if !crate::block::may_block() {
+            return Ok(Some(order));
+        }
+        let Ok(mut desk) = self.desk.try_lock() else { return Ok(Some(order)) };
+        if desk.is_closed {
+            return Err(Error::Closed);
+        }
+        // Nobody is overtaken: whoever reads back what became of a write must come after it.
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            return Ok(Some(order));
+        }
+        let before = desk.backlog;
+        match order {
+            Order::Shared(job) => desk.commit(VecDeque::from([job])),
+            other => drop(desk.special(other)),
+        }
+        let is_due = (before == 0 && desk.backlog > 0) || desk.backlog >= BACKLOG_MAX;
+        drop(desk);
+        if is_due { self.post(Order::Nudge).map(|()| None) } else { Ok(None) }
+    }
+
     fn post(&self, order: Order) -> Result<()> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         sender.as_ref().and_then(|sender| sender.send(order).ok()).ok_or(Error::Closed)
     }
@@ -167,63 +201,76 @@ impl Drop for Writer {
     }
 }
 
-struct Thread {
+/// What whoever writes needs: the connection, and what is known of the work left.
+struct Desk {
     /// None when poisoned.
     connection: Option<Connection>,
     path: PathBuf,
     text_index: bool,
     /// Messages that may not be indexed yet.
     backlog: usize,
+    /// Commits so far, to tell whether there was one lately.
+    commits: u64,
+    is_closed: bool,
     /// How many orders wait.
     waiting: Arc<AtomicUsize>,
 }
 
-impl Thread {
-    fn run(mut self, receiver: &Receiver<Order>) {
-        loop {
-            let order = if self.backlog > 0 {
-                match receiver.recv_timeout(IDLE) {
-                    Ok(order) => order,
-                    Err(RecvTimeoutError::Timeout) => {
-                        self.index_step();
-                        continue;
+/// The writer thread: takes orders until it is told to stop, and indexes texts when nobody writes.
+fn serve(desk: &Mutex<Desk>, receiver: &Receiver<Order>) {
+    let lock = || desk.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut seen = 0;
+    loop {
+        let is_behind = lock().backlog > 0;
+        let order = if is_behind {
+            match receiver.recv_timeout(IDLE) {
+                Ok(order) => order,
+                Err(RecvTimeoutError::Timeout) => {
+                    let mut desk = lock();
+                    if desk.commits == seen {
+                        desk.index_step();
                     }
-                    Err(RecvTimeoutError::Disconnected) => return,
+                    seen = desk.commits;
+                    continue;
                 }
-            } else {
-                match receiver.recv() {
-                    Ok(order) => order,
-                    Err(_) => return,
-                }
-            };
-            let mut group = VecDeque::new();
-            let mut next = Some(order);
-            while let Some(order) = next.take() {
-                self.waiting.fetch_sub(1, Ordering::Relaxed);
-                match order {
-                    Order::Shared(job) => group.push_back(job),
-                    other => {
-                        self.commit(std::mem::take(&mut group));
-                        if self.special(other) {
-                            return;
-                        }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        } else {
+            match receiver.recv() {
+                Ok(order) => order,
+                Err(_) => return,
+            }
+        };
+        let mut desk = lock();
+        let mut group = VecDeque::new();
+        let mut next = Some(order);
+        while let Some(order) = next.take() {
+            desk.waiting.fetch_sub(1, Ordering::SeqCst);
+            match order {
+                Order::Shared(job) => group.push_back(job),
+                other => {
+                    desk.commit(std::mem::take(&mut group));
+                    if desk.special(other) {
+                        return;
                     }
-                }
-                if group.len() < GROUP_MAX {
-                    next = receiver.try_recv().ok();
                 }
             }
-            self.commit(group);
-            if self.backlog >= BACKLOG_MAX {
-                self.index_step();
+            if group.len() < GROUP_MAX {
+                next = receiver.try_recv().ok();
             }
         }
+        desk.commit(group);
+        if desk.backlog >= BACKLOG_MAX {
+            desk.index_step();
+        }
     }
+}
 
+impl Desk {
     /// Whether the thread is to end.
     fn special(&mut self, order: Order) -> bool {
         match order {
-            Order::Shared(_) => false,
+            Order::Shared(_) | Order::Nudge => false,
             Order::Alone(mut job) => {
                 let outcome = self.connection().and_then(|connection| job.run(connection));
                 if matches!(outcome, Err(Error::Io { .. })) {
@@ -240,6 +287,7 @@ impl Thread {
                     Some(connection) => finish(connection),
                     None => Ok(()),
                 };
+                self.is_closed = true;
                 let _ = reply.send(outcome);
                 true
             }
@@ -259,6 +307,7 @@ impl Thread {
         if group.is_empty() {
             return;
         }
+        self.commits += 1;
         let messages: usize = group.iter().map(|job| job.messages()).sum();
         let connection = match self.connection() {
             Ok(connection) => connection,
@@ -324,12 +373,18 @@ fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Resul
         }
         let mut done: Vec<Box<dyn Job>> = Vec::with_capacity(group.len());
         let mut rolled_back = false;
+        let is_alone = group.len() == 1;
         while let Some(mut job) = group.pop_front() {
-            match run_in_savepoint(connection, job.as_mut()) {
-                Ok(()) => done.push(job),
-                Err(error) => {
+            match run_job(connection, job.as_mut(), is_alone) {
+                Ran::Done => done.push(job),
+                Ran::Stuck(error) => {
+                    done.push(job);
+                    done.into_iter().chain(group).for_each(|job| job.answer(Err(error.clone())));
+                    return Err(Poisoned);
+                }
+                Ran::Undone(error) => {
                     job.answer(Err(error));
-                    // Some errors end the whole transaction: the others begin again without the bad one.
+                    // When that ended the transaction, the others begin again without the bad one.
                     rolled_back = connection.is_autocommit();
                     if rolled_back {
                         break;
@@ -369,17 +424,34 @@ fn run(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     connection.prepare_cached(sql)?.execute([]).map(|_| ())
 }
 
-fn run_in_savepoint(connection: &Connection, job: &mut dyn Job) -> Result<()> {
-    let failed = fail("writing");
-    run(connection, "SAVEPOINT item").map_err(&failed)?;
-    let outcome = job.run(connection);
-    if outcome.is_err() && !connection.is_autocommit() {
-        run(connection, "ROLLBACK TO item").map_err(&failed)?;
+/// How a job of a transaction ended.
+enum Ran {
+    Done,
+    /// It failed, and nothing of it is left.
+    Undone(Error),
+    /// Something of it may be left: the transaction must not be committed.
+    Stuck(Error),
+}
+
+/// Runs a job so that it can fail by itself. The only job of a transaction needs no savepoint for that.
+fn run_job(connection: &Connection, job: &mut dyn Job, is_alone: bool) -> Ran {
+    if !is_alone && let Err(error) = run(connection, "SAVEPOINT item") {
+        return Ran::Stuck(fail("writing")(error));
     }
-    if !connection.is_autocommit() {
-        run(connection, "RELEASE item").map_err(&failed)?;
+    let (outcome, ending): (Ran, &[&str]) = match (job.run(connection), is_alone) {
+        (Ok(()), true) => (Ran::Done, &[]),
+        (Ok(()), false) => (Ran::Done, &["RELEASE item"]),
+        (Err(error), true) => (Ran::Undone(error), &["ROLLBACK"]),
+        (Err(error), false) => (Ran::Undone(error), &["ROLLBACK TO item", "RELEASE item"]),
+    };
+    // Some errors have ended the transaction by themselves.
+    if connection.is_autocommit() {
+        return outcome;
     }
-    outcome
+    match ending.iter().try_for_each(|sql| run(connection, sql)) {
+        Ok(()) => outcome,
+        Err(error) => Ran::Stuck(fail("writing")(error)),
+    }
 }
 
 /// Opens the store after an error on commit. What the WAL holds is written to it once more and copied into the

@@ -1,5 +1,7 @@
 //! What can be appended: the forms that callers fill in, and what they get back.
 
+use std::sync::Arc;
+
 use milepost_model::{
     BatchId, CheckpointId, Delta, Event, Message, Position, Resumable, SessionId, SessionPatch, State, Trigger,
 };
@@ -79,7 +81,7 @@ impl NewMark {
 #[derive(Clone)]
 pub(super) enum Item {
     Message(Message),
-    State(Value),
+    State(Arc<State>),
     Delta(Delta),
     Event(Event, Vec<BlobId>),
     Mark(Box<NewMark>),
@@ -112,10 +114,11 @@ impl Append {
         self
     }
 
-    /// The whole state as it is now; what changed is found out.
+    /// The whole state as it is now; what changed is found out. A caller that goes on with it shares it in an `Arc`
+    /// and changes it by [`Arc::make_mut`]: once the append is done, nobody else has it and nothing is copied.
     #[must_use]
-    pub fn state(mut self, state: State) -> Self {
-        self.items.push(Item::State(state.into_value()));
+    pub fn state(mut self, state: impl Into<Arc<State>>) -> Self {
+        self.items.push(Item::State(state.into()));
         self
     }
 

@@ -1,11 +1,12 @@
 //! A batch in the making: entries get their numbers, their chain hashes, and what is derived from them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use milepost_model::delta::encode_value;
 use milepost_model::{
     BatchId, Block, Body, Checkpoint, CheckpointId, Content, Delta, EntryKind, Epoch, Event, Hash, HashedState,
-    Message, Position, Seq, Session, SessionId, Status, TimelineId, Timestamp,
+    Message, Position, Seq, Session, SessionId, State, Status, TimelineId, Timestamp,
 };
 use serde_json::{Map, Value};
 
@@ -84,7 +85,7 @@ pub(super) struct Draft {
     pub drop_keyframes: Vec<Position>,
     pub bytes: u64,
     /// States that were compared: freed while the disk works.
-    pub spent: Vec<Value>,
+    pub spent: Vec<Arc<State>>,
 }
 
 impl Draft {
@@ -289,10 +290,10 @@ impl SessionWriter {
                 }
                 self.push(draft, timeline, &Body::Event(event), refs)
             }
-            Item::State(value) => {
+            Item::State(new) => {
                 let state = self.head_state_in(head, draft).await?;
-                let delta = Delta::diff(state.state.value(), &value)?;
-                draft.spent.push(value);
+                let delta = Delta::diff(state.state.value(), new.as_value())?;
+                draft.spent.push(new);
                 self.push_delta(head, draft, delta, changed)
             }
             Item::Delta(delta) => {
@@ -343,13 +344,16 @@ impl SessionWriter {
         let timeline = head.timeline;
         let Some(known) = head.state.as_mut() else { return Err(Error::Closed) };
         let before = draft.bytes;
-        known.state.apply(&delta)?;
+        let at = Position { timeline, seq: Seq(draft.length) };
+        let body = Body::State(delta);
+        self.push(draft, timeline, &body, Vec::new())?;
+        if let Body::State(delta) = body {
+            known.state.apply_once(delta)?;
+        }
         *changed = true;
         if !known.state.value().is_object() {
             return Err(Error::invalid("state change", "it leaves something that is no JSON object: change sections"));
         }
-        let at = Position { timeline, seq: Seq(draft.length) };
-        self.push(draft, timeline, &Body::State(delta), Vec::new())?;
         known.distance.deltas += 1;
         known.bytes += draft.bytes - before;
         if (known.bytes >= known.size && known.distance.deltas > 1) || known.is_far(draft.length) {

@@ -11,6 +11,8 @@ use crate::error::Result;
 
 /// So many entries are read at a time.
 pub(super) const PAGE: usize = 1000;
+/// So many payloads in blobs are held at a time: each can be as large as an entry may be.
+const PAGE_BLOBS: usize = 16;
 
 /// A range that is read a page at a time.
 pub(super) struct Pages<'a> {
@@ -18,6 +20,8 @@ pub(super) struct Pages<'a> {
     range: Range,
     /// How many of the range's limit are left.
     left: usize,
+    /// Entries that were read, whose payloads were not.
+    read: std::vec::IntoIter<(Seq, StoredEntry)>,
 }
 
 /// Some entries with the blobs that hold payloads of theirs.
@@ -36,19 +40,35 @@ impl Page {
 impl Pages<'_> {
     /// The next page; none at the end.
     pub async fn next(&mut self) -> Result<Option<Page>> {
-        if self.left == 0 || self.range.from >= self.range.to {
+        if self.read.as_slice().is_empty() && !self.read_more().await? {
             return Ok(None);
+        }
+        let mut blobs = 0;
+        let fits = |(_, entry): &&(Seq, StoredEntry)| {
+            blobs += usize::from(!entry.refs.is_empty());
+            blobs <= PAGE_BLOBS
+        };
+        let count = self.read.as_slice().iter().take_while(fits).count();
+        let entries = self.read.by_ref().take(count).collect();
+        self.store.page(entries).await.map(Some)
+    }
+
+    /// Whether there was more to read.
+    async fn read_more(&mut self) -> Result<bool> {
+        if self.left == 0 || self.range.from >= self.range.to {
+            return Ok(false);
         }
         let limit = self.left.min(PAGE);
         let range = Range { limit, ..self.range.clone() };
         let entries = self.store.inner.backend.read(self.store.workspace(), range).await?;
         self.left = if entries.len() < limit { 0 } else { self.left - limit };
         match (self.range.order, entries.last()) {
-            (_, None) => return Ok(None),
+            (_, None) => return Ok(false),
             (Order::Forward, Some((last, _))) => self.range.from = last.next(),
             (Order::Backward, Some((last, _))) => self.range.to = *last,
         }
-        self.store.page(entries).await.map(Some)
+        self.read = entries.into_iter();
+        Ok(true)
     }
 }
 
@@ -56,7 +76,7 @@ impl Store {
     /// Reads a range a page at a time.
     pub(super) fn pages(&self, range: Range) -> Pages<'_> {
         let left = range.limit;
-        Pages { store: self, range, left }
+        Pages { store: self, range, left, read: Vec::new().into_iter() }
     }
 
     /// Entries together with the blobs of their payloads.

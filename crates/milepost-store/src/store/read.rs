@@ -261,7 +261,7 @@ impl Store {
             match entry.body {
                 Some(Body::State(delta)) => {
                     distance.deltas += 1;
-                    apply(&delta, state, entry.at)?;
+                    apply(delta, state, entry.at)?;
                 }
                 _ => pruned = Some(entry.at),
             }
@@ -392,6 +392,6 @@ pub(super) struct Distance {
 }
 
 /// Applies a delta that lies in the log; that it does not fit is damage.
-pub(super) fn apply(delta: &Delta, state: &mut Value, at: Position) -> Result<()> {
-    delta.apply(state).map_err(|error| Error::corrupt(format!("the state change {at}"), error.to_string()))
+pub(super) fn apply(delta: Delta, state: &mut Value, at: Position) -> Result<()> {
+    delta.apply_once(state).map_err(|error| Error::corrupt(format!("the state change {at}"), error.to_string()))
 }

@@ -5,7 +5,7 @@ use milepost_model::{Body, Event, Session, SessionId, Timestamp};
 use super::Store;
 use super::fold::{self, event};
 use super::read::Segment;
-use crate::backend::{Kinds, MAIN_HEAD, MarkRow, SessionRow, Timeline};
+use crate::backend::{Depth, Kinds, MAIN_HEAD, MarkRow, SessionRow, Timeline};
 use crate::error::{Error, KeyError, Result};
 use milepost_model::Seq;
 
@@ -28,7 +28,7 @@ impl Store {
     /// Rebuilds the derived rows of every session from the log.
     pub async fn reindex(&self) -> Result<Reindexed> {
         // The backend notes what is damaged below, and makes it anew with the rest.
-        match self.inner.backend.check().await {
+        match self.inner.backend.check(Depth::Deep).await {
             Err(error) if !error.is_damage() => return Err(error),
             _ => {}
         }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::Store;
 use super::fold::{self, event};
-use crate::backend::{Finding, MarkRow, Range, SessionRow, StoredEntry, Timeline};
+use crate::backend::{Depth, Finding, MarkRow, Range, SessionRow, StoredEntry, Timeline};
 use crate::codec::{self, Codec, Decoded};
 use crate::error::{Error, KeyError, Result};
 
@@ -68,13 +68,26 @@ struct Pass<'a> {
     vouched: BTreeSet<(Position, Hash)>,
     replaced: Vec<(Position, Hash)>,
     batches: BTreeSet<BatchId>,
+    /// The last message of the timeline that may have a text.
+    last_text: Option<Position>,
 }
 
 impl Store {
-    /// Verifies the whole workspace, and the store below it.
+    /// Verifies the whole workspace, and the store below it. Of the text index, only that its pages can be read: see
+    /// [`Store::verify_deep`].
     pub async fn verify(&self) -> Result<Verified> {
+        self.verify_to(Depth::Usual).await
+    }
+
+    /// As [`Store::verify`], and compares the text index with the texts, word by word. That takes about as long as
+    /// making the index anew.
+    pub async fn verify_deep(&self) -> Result<Verified> {
+        self.verify_to(Depth::Deep).await
+    }
+
+    async fn verify_to(&self, depth: Depth) -> Result<Verified> {
         let mut report = Verified::default();
-        match self.inner.backend.check().await {
+        match self.inner.backend.check(depth).await {
             Ok(found) => {
                 report.problems.extend(found.into_iter().map(|Finding { derived, what }| Problem {
                     session: None,
@@ -147,6 +160,7 @@ impl Store {
             vouched: BTreeSet::new(),
             replaced: Vec::new(),
             batches: BTreeSet::new(),
+            last_text: None,
         };
         for line in &lines {
             pass.line(line, lines.len() == 1).await?;
@@ -254,6 +268,7 @@ impl Pass<'_> {
         self.next = line.begins();
         // After a restore the same work may be done again, under the same id.
         self.batches.clear();
+        self.last_text = None;
         let mut pages = self.store.pages(Range::all(line.id, Seq(self.next), Seq(line.length)));
         while let Some(page) = pages.next().await? {
             for (seq, entry) in &page.entries {
@@ -263,19 +278,25 @@ impl Pass<'_> {
         if self.next < line.length {
             self.lost(line.id, line.length);
         }
-        if let (Some(session), Some(last)) = (&mut self.folded, line.length.checked_sub(1)) {
-            session.preview = self.store.preview_at(Position { timeline: line.id, seq: Seq(last) }).await?;
+        if let (Some(session), Some(last)) = (&mut self.folded, self.last_text) {
+            session.preview = self.store.preview_at(last).await?;
         }
         Ok(())
     }
 
     /// What an entry says. A message's commitment vouches for what it says, so that it need not be read.
-    fn decode(&self, at: Position, entry: &StoredEntry, blob: Option<&[u8]>) -> Result<Decoded> {
+    fn decode(&mut self, at: Position, entry: &StoredEntry, blob: Option<&[u8]>) -> Result<Decoded> {
         if !is_plain_message(entry) {
+            if entry.kind == EntryKind::Message {
+                self.last_text = Some(at);
+            }
             return self.codec.decode(at, entry, blob);
         }
-        let (commitment, replacement) = self.codec.commitment_of(at, entry, blob)?;
-        Ok(Decoded { body: None, commitment, replacement })
+        let (skimmed, may_have_text) = self.codec.skim(at, entry, blob)?;
+        if may_have_text {
+            self.last_text = Some(at);
+        }
+        Ok(skimmed)
     }
 
     async fn state_after(&self, at: Position) -> Option<HashedState> {
@@ -382,7 +403,7 @@ impl Pass<'_> {
         }
         match body {
             Some(Body::State(delta)) => {
-                if let Some(Err(error)) = self.state.as_mut().map(|state| state.apply(&delta)) {
+                if let Some(Err(error)) = self.state.as_mut().map(|state| state.apply_once(delta)) {
                     self.problem(at, error.to_string());
                     self.state = None;
                 }

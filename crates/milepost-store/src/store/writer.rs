@@ -4,6 +4,7 @@
 //! gives every entry its number and chain hash, and lets appends that arrive together share a batch.
 //! When a write fails, what it knows is dropped and read again from the store.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
@@ -458,7 +459,7 @@ impl SessionWriter {
     pub async fn get_blob(&self, id: BlobId) -> Result<Vec<u8>> {
         let mut found = self.store.inner.backend.get_blobs(self.store.workspace(), vec![id]).await?;
         let stored = found.pop().flatten().ok_or_else(|| Error::not_found("blob", Hash(id.0)))?;
-        self.codec.open_blob(id, &stored)
+        self.codec.open_blob(id, &stored).map(Cow::into_owned)
     }
 
     /// Holds the session for longer. Every append does so too.

@@ -145,6 +145,11 @@ fn nothing_acknowledged_is_lost_when_recovery_is_cut_off() {
     assert!(broken.is_empty(), "{} images broke the promise, the first: {:?}", broken.len(), broken[0]);
 }
 
+/// Something acknowledged is not there; a deletion is something, too.
+fn is_loss(why: &str) -> bool {
+    why.starts_with("LOST") || why.starts_with("UNDEAD") || why.contains("no timeline")
+}
+
 /// The harness is worth something: it finds what `synchronous=NORMAL` loses, and that it loses and does not corrupt.
 #[test]
 fn the_harness_catches_synchronous_normal() {
@@ -154,7 +159,7 @@ fn the_harness_catches_synchronous_normal() {
     assert!(trace.status().success());
     let broken = cut(&room, &trace, 300, 3);
     report("synchronous=NORMAL", &trace, 300, begun);
-    let lost = broken.iter().filter(|b| b.why.starts_with("LOST") || b.why.contains("no timeline")).count();
+    let lost = broken.iter().filter(|b| is_loss(&b.why)).count();
     let refused = broken.iter().filter(|b| b.why.contains("acknowledged transactions lie after it")).count();
     println!("synchronous=NORMAL: {lost} of 300 images lost acknowledged entries, {refused} were refused as damaged");
     assert!(lost > 20, "{lost} images lost something: the harness would not notice a missing sync");

@@ -121,7 +121,7 @@ delegate! {
     search(workspace: &WorkspaceId, query: TextQuery) -> Result<Option<Vec<TextHit>>>;
     rebuild(workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()>;
     usage(workspace: &WorkspaceId) -> Result<Usage>;
-    check() -> Result<Vec<Finding>>;
+    check(depth: Depth) -> Result<Vec<Finding>>;
     backup(to: &Path) -> Result<bool>;
     compact() -> Result<()>;
     close() -> Result<()>;
