@@ -16,7 +16,7 @@ use milepost_bench::saver::{Load, save_at_once, save_in_turn};
 use milepost_bench::stats::{Samples, summary};
 use milepost_bench::workload::{SEED, STEPS_L, Workload, fingerprint};
 use milepost_bench::{Error, Result};
-use milepost_store::block_on;
+use milepost_store::{SessionQuery, block_on};
 
 /// What the programs of Milepost use.
 #[global_allocator]
@@ -31,7 +31,10 @@ parts of groups, for a closer look or a profiler:
                                                   workload L through Milepost; --keep leaves the store in DIR
   pictures --dir DIR [--count N]                  leave a store of messages with 64 KiB each in DIR
   verify --dir DIR [--times N]                    verify a store that was left in DIR
-  plain-sqlite [--dir DIR] [--sessions N]         SQLite with a connection per session
+  load --dir DIR [--times N]                      load the sessions of a store that was left in DIR
+  many [--dir DIR] [--sessions N] [--text no]     many sessions saving at once through Milepost
+  plain-sqlite [--dir DIR] [--sessions N] [--text no]
+                                                  SQLite with a connection per session
   peers --python PATH [--dir DIR] [--runs N]      LangGraph's SqliteSaver on workload L
 DIR is where files are written (and removed again): the disk to measure, by default the current directory.
 Ends with 0 if every figure meets its bar, 1 if any falls short, 2 if something could not run.";
@@ -57,6 +60,8 @@ fn run() -> Result<ExitCode> {
         "save" => save(&options)?,
         "pictures" => pictures(&options)?,
         "verify" => verify(&options)?,
+        "load" => load(&options)?,
+        "many" => many(&options)?,
         "plain-sqlite" => plain_sqlite(&options)?,
         "peers" => peers(&options)?,
         _ => return Err(format!("unknown command `{command}`\n{USAGE}").into()),
@@ -125,11 +130,37 @@ fn verify(options: &Options) -> Result<()> {
     })
 }
 
+fn load(options: &Options) -> Result<()> {
+    block_on(async {
+        let store = milepost_bench::milepost::open(&options.dir(), true).await?;
+        let sessions = store.sessions(&SessionQuery::default()).await?.sessions;
+        let mut samples = Samples::default();
+        for _ in 0..options.number("times", 100)? {
+            for session in &sessions {
+                samples.push(store::load_once(&store, session.id).await?);
+            }
+        }
+        describe("loads", &samples);
+        Ok(store.close().await?)
+    })
+}
+
+fn many(options: &Options) -> Result<()> {
+    let dir = options.scratch()?;
+    let load = Load { sessions: options.number("sessions", 64)?, ..Load::default() };
+    let text_index = options.get("text") != Some("no");
+    let run = milepost_bench::milepost::save_at_once(load, SEED, dir.path(), text_index, Hand::Whole)?;
+    detail(format_args!("{} sessions at once: {:.0} durable saves/s", load.sessions, run.saves_per_s));
+    describe("waits", &run.waits);
+    Ok(())
+}
+
 fn plain_sqlite(options: &Options) -> Result<()> {
     detail(format_args!("SQLite {}", rusqlite::version()));
     let dir = options.scratch()?;
     let mut appender = BareAppender::create(dir.path())?;
-    let mut session = PlainSqlite::create(dir.path())?.session(0)?;
+    let text_index = options.get("text") != Some("no");
+    let mut session = PlainSqlite::create(dir.path(), SEED, 1, text_index)?.session(0)?;
     let alone = save_in_turn(&mut session, Workload::new(SEED, 0), STEPS_L, Some(&mut appender))?;
     drop(session);
     describe("workload L, one session", &alone.saves);
@@ -138,7 +169,7 @@ fn plain_sqlite(options: &Options) -> Result<()> {
 
     let load = Load { sessions: options.number("sessions", 64)?, ..Load::default() };
     let dir = options.scratch()?;
-    let database = PlainSqlite::create(dir.path())?;
+    let database = PlainSqlite::create(dir.path(), SEED, load.sessions, text_index)?;
     let many = save_at_once(load, SEED, |number| database.session(number))?;
     detail(format_args!("{} sessions at once: {:.0} durable saves/s", load.sessions, many.saves_per_s));
     describe("waits", &many.waits);

@@ -163,10 +163,10 @@ impl Saver for Milepost {
 }
 
 /// Runs a load on a new store in `dir`, as a server would: a task for each session, a thread for each core.
-pub fn save_at_once(load: Load, seed: u64, dir: &Path, hand: Hand) -> Result<Throughput> {
+pub fn save_at_once(load: Load, seed: u64, dir: &Path, text_index: bool, hand: Hand) -> Result<Throughput> {
     let runtime = Builder::new_multi_thread().build()?;
     runtime.block_on(async {
-        let store = open(dir, true).await?;
+        let store = open(dir, text_index).await?;
         let barrier = Arc::new(Barrier::new(load.sessions));
         let mut tasks = Vec::new();
         for number in 0..load.sessions as u64 {

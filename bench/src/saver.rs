@@ -109,10 +109,12 @@ impl Throughput {
     }
 }
 
+/// How many steps a session of a load has.
+pub const STEPS_MADE: usize = 256;
+
 /// The steps that a session of a load saves, over and over. Made beforehand: making text would take the processor
 /// from whoever saves.
 pub fn steps_of_load(seed: u64, session: u64) -> Vec<Step> {
-    const STEPS_MADE: usize = 256;
     Workload::new(seed, session).take(STEPS_MADE).collect()
 }
 

@@ -169,7 +169,7 @@ fn short(dir: &Path, number: u64) -> Result<Stored> {
 }
 
 /// The newest checkpoint's state and the last messages.
-async fn load_once(store: &Store, session: SessionId) -> Result<Duration> {
+pub async fn load_once(store: &Store, session: SessionId) -> Result<Duration> {
     let start = Instant::now();
     let loaded = store.load_latest(session, &MarkQuery::default()).await?;
     let messages = store.messages(session, &MessageQuery { last: Some(LAST), ..MessageQuery::default() }).await?;

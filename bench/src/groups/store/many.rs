@@ -14,8 +14,8 @@ use crate::workload::SEED;
 pub(super) fn run(plan: &Plan, place: &Place, report: &mut Report) -> Result<()> {
     let (mut rates, mut waits) = (Vec::new(), Vec::new());
     for _ in 0..plan.load_pairs {
-        let theirs = plain(plan, place)?;
-        let ours = milepost(plan, place, Hand::Whole)?;
+        let theirs = plain(plan, place, true)?;
+        let ours = milepost(plan, place, true, Hand::Whole)?;
         rates.push(ours.saves_per_s / theirs.saves_per_s);
         waits.push(ours.waits.percentile(99.9).as_secs_f64() / ours.waits.p50().as_secs_f64());
         describe(plan, "plain SQLite", &theirs);
@@ -23,19 +23,23 @@ pub(super) fn run(plan: &Plan, place: &Place, report: &mut Report) -> Result<()>
     }
     report.at_least("many_saves_per_s", median(&rates), 2.5);
     report.at_most("many_p999_wait", median(&waits), 10.0);
-    describe(plan, "milepost with the delta handed over", &milepost(plan, place, Hand::Delta)?);
+    describe(plan, "milepost with the delta handed over", &milepost(plan, place, true, Hand::Delta)?);
+    let (theirs, ours) = (plain(plan, place, false)?, milepost(plan, place, false, Hand::Whole)?);
+    describe(plan, "plain SQLite without a text index", &theirs);
+    describe(plan, "milepost without a text index", &ours);
+    detail(format_args!("without a text index: {:.3}", ours.saves_per_s / theirs.saves_per_s));
     Ok(())
 }
 
-fn plain(plan: &Plan, place: &Place) -> Result<Throughput> {
+fn plain(plan: &Plan, place: &Place, text_index: bool) -> Result<Throughput> {
     let dir = place.scratch()?;
-    let database = PlainSqlite::create(dir.path())?;
+    let database = PlainSqlite::create(dir.path(), SEED, plan.load.sessions, text_index)?;
     save_at_once(plan.load, SEED, |number| database.session(number))
 }
 
-fn milepost(plan: &Plan, place: &Place, hand: Hand) -> Result<Throughput> {
+fn milepost(plan: &Plan, place: &Place, text_index: bool, hand: Hand) -> Result<Throughput> {
     let dir = place.scratch()?;
-    milepost::save_at_once(plan.load, SEED, dir.path(), hand)
+    milepost::save_at_once(plan.load, SEED, dir.path(), text_index, hand)
 }
 
 fn describe(plan: &Plan, who: &str, run: &Throughput) {

@@ -12,6 +12,7 @@ mod verify;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use long::load_once;
 pub use verify::save_pictures;
 
 use crate::Result;

@@ -37,6 +37,9 @@ const FORM_ERASED: u8 = 3;
 const FORM_REPLACED: u8 = 4;
 const FORM_MASK: u8 = 7;
 
+/// Plain bytes; none when they were erased.
+type Plain<'a> = Option<Cow<'a, [u8]>>;
+
 /// Encodes and decodes the entries of one session.
 #[derive(Clone)]
 pub(crate) struct Codec {
@@ -192,7 +195,7 @@ impl Form {
         seal: &Seal<'_>,
         blob_seal: &Seal<'_>,
         max_len: u64,
-    ) -> Result<Option<Cow<'a, [u8]>>> {
+    ) -> Result<Plain<'a>> {
         match self.form {
             FORM_ERASED => Ok(None),
             FORM_BLOB => {
@@ -430,7 +433,7 @@ impl Codec {
         at: Position,
         entry: &'a StoredEntry,
         blob: Option<&'a [u8]>,
-    ) -> Result<(Option<Cow<'a, [u8]>>, Option<Hash>)> {
+    ) -> Result<(Plain<'a>, Option<Hash>)> {
         let mut body = entry.body.as_slice();
         let form = Form::read(&mut body, entry)?;
         let associated = self.entry_associated(at, entry.kind);

@@ -159,6 +159,9 @@ pub(super) fn append(
     now: Timestamp,
     text_index: bool,
 ) -> Result<Appended> {
+    if let Some((timeline_no, session_no)) = find_end(db, workspace, batch)? {
+        return add(db, workspace, batch, (timeline_no, session_no), now, text_index);
+    }
     let line = TimelineRow::find(db, workspace, batch.timeline)?;
     let length = line.as_ref().map(|line| line.end(db)).transpose()?.map(|(length, _)| length);
     if length.is_some_and(|length| length > batch.expected)
@@ -170,13 +173,12 @@ pub(super) fn append(
     if let (Some(epoch), Some(found)) = (batch.epoch, &session) {
         check_epoch(batch.session, epoch, &found.lease)?;
     }
-    let until = now.plus_ms(batch.renew_ms);
-    let (timeline_no, session_no) = match (&batch.open, line, session) {
+    let numbers = match (&batch.open, line, session) {
         (Some(open), line, session) => {
             if line.is_some() {
                 return Err(Conflict::Exists { what: "timeline", id: batch.timeline.to_string() }.into());
             }
-            open_timeline(db, workspace, batch, open, session.map(|s| s.no), until)?
+            open_timeline(db, workspace, batch, open, session.map(|s| s.no), now.plus_ms(batch.renew_ms))?
         }
         (None, Some(line), Some(session)) if line.session == batch.session => {
             check_growth(&line, length.unwrap_or_default(), batch)?;
@@ -184,6 +186,39 @@ pub(super) fn append(
         }
         _ => return Err(Error::not_found("timeline", batch.timeline)),
     };
+    add(db, workspace, batch, numbers, now, text_index)
+}
+
+/// The numbers of a batch's timeline and session, if all is as the batch expects it. What else there is to say is
+/// found out one by one.
+fn find_end(db: &Connection, workspace: &WorkspaceId, batch: &Batch) -> Result<Option<(i64, i64)>> {
+    let (None, Some(epoch)) = (&batch.open, batch.epoch) else { return Ok(None) };
+    db.prepare_cached(
+        "SELECT t.no, s.no FROM timelines t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session
+         WHERE t.workspace = ?1 AND t.id = ?2 AND t.session = ?3 AND t.head IS NOT NULL AND s.epoch = ?4
+           AND ?5 = (SELECT max(id) & 0xffffffff FROM entries WHERE id >= t.no << 32 AND id < (t.no + 1) << 32)",
+    )
+    .and_then(|mut s| {
+        let (timeline, session) = (batch.timeline.to_string(), batch.session.to_string());
+        let last = batch.expected as i64 - 1;
+        s.query_row(params![workspace.as_str(), timeline, session, epoch.0 as i64, last], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .optional()
+    })
+    .map_err(fail("finding the end of a timeline"))
+}
+
+/// Adds a batch to its timeline.
+fn add(
+    db: &Connection,
+    workspace: &WorkspaceId,
+    batch: &Batch,
+    (timeline_no, session_no): (i64, i64),
+    now: Timestamp,
+    text_index: bool,
+) -> Result<Appended> {
+    let until = now.plus_ms(batch.renew_ms);
     let mut seq = Seq(batch.expected);
     for entry in &batch.entries {
         insert_entry(db, entry_key(timeline_no, seq)?, entry)?;

@@ -131,6 +131,7 @@ pub(super) const TEXT_INDEX: &str = "
 CREATE VIRTUAL TABLE texts USING fts5(
   text, content='', contentless_delete=1, tokenize=\"unicode61 remove_diacritics 2\"
 );
+INSERT INTO texts (texts, rank) VALUES ('automerge', 16), ('crisismerge', 64);
 ";
 
 /// How a store file is opened.

@@ -195,7 +195,9 @@ fn expected_words(db: &Connection) -> Result<u128> {
     const TOGETHER: usize = 1024;
     let failed = fail("reading texts");
     let run = |sql: &str| db.execute_batch(sql).map_err(&failed);
-    run(&TEXT_INDEX.replace("VIRTUAL TABLE texts", "VIRTUAL TABLE temp.texts_again"))?;
+    run(&TEXT_INDEX
+        .replace("TABLE texts", "TABLE temp.texts_again")
+        .replace("INTO texts (texts,", "INTO temp.texts_again (texts_again,"))?;
     run("CREATE VIRTUAL TABLE temp.words_again USING fts5vocab(temp, texts_again, instance)")?;
     let lines: Vec<(i64, String, i64)> = db
         .prepare("SELECT no, id, indexed FROM timelines ORDER BY no")

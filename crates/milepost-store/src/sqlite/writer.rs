@@ -28,8 +28,10 @@ const GROUP_MAX: usize = 256;
 const IDLE: Duration = Duration::from_millis(30);
 /// or when so many messages wait for it.
 const BACKLOG_MAX: usize = 8192;
-/// So many messages are indexed before looking whether someone waits to write.
+/// So many messages are indexed before looking whether someone waits to write,
 const INDEX_STEP: usize = 64;
+/// or so many when that was put off for long: what is indexed together needs less merging.
+const INDEX_STEP_LATE: usize = 1024;
 
 /// Something to write. It may run more than once, but its effects are kept only once.
 trait Job: Send {
@@ -335,10 +337,11 @@ impl Desk {
         let step = || {
             connection.execute_batch("BEGIN IMMEDIATE").map_err(fail("indexing texts"))?;
             let mut total = 0;
+            let step = if self.backlog >= BACKLOG_MAX { INDEX_STEP_LATE } else { INDEX_STEP };
             let is_done = loop {
-                let done = text::index(connection, INDEX_STEP)?;
+                let done = text::index(connection, step)?;
                 total += done;
-                if done < INDEX_STEP {
+                if done < step {
                     break true;
                 }
                 if self.waiting.load(Ordering::Relaxed) > 0 {
@@ -364,7 +367,10 @@ impl Desk {
 struct Poisoned;
 
 /// Runs a group in one transaction, and answers everyone.
+///
+/// Savepoints cost, and jobs hardly ever fail: the first attempt does without, and is undone when one fails.
 fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Result<(), Poisoned> {
+    let mut guard = Guard::Transaction;
     while !group.is_empty() {
         if let Err(error) = run(connection, "BEGIN IMMEDIATE").map_err(fail("beginning a transaction")) {
             let poisoned = !connection.is_autocommit() || matches!(error, Error::Io { .. });
@@ -375,8 +381,13 @@ fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Resul
         let mut rolled_back = false;
         let is_alone = group.len() == 1;
         while let Some(mut job) = group.pop_front() {
-            match run_job(connection, job.as_mut(), is_alone) {
+            match run_job(connection, job.as_mut(), guard) {
                 Ran::Done => done.push(job),
+                Ran::Undone(_) if guard == Guard::Transaction && !is_alone => {
+                    done.push(job);
+                    rolled_back = true;
+                    break;
+                }
                 Ran::Stuck(error) => {
                     done.push(job);
                     done.into_iter().chain(group).for_each(|job| job.answer(Err(error.clone())));
@@ -395,6 +406,7 @@ fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Resul
         if rolled_back {
             done.extend(group);
             group = done.into();
+            guard = Guard::Savepoint;
             continue;
         }
         return match run(connection, "COMMIT").map_err(fail("committing to the disk")) {
@@ -433,16 +445,27 @@ enum Ran {
     Stuck(Error),
 }
 
-/// Runs a job so that it can fail by itself. The only job of a transaction needs no savepoint for that.
-fn run_job(connection: &Connection, job: &mut dyn Job, is_alone: bool) -> Ran {
-    if !is_alone && let Err(error) = run(connection, "SAVEPOINT item") {
+/// What is undone when a job fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guard {
+    /// The whole transaction.
+    Transaction,
+    /// Only the job.
+    Savepoint,
+}
+
+/// Runs a job so that it can fail.
+fn run_job(connection: &Connection, job: &mut dyn Job, guard: Guard) -> Ran {
+    if guard == Guard::Savepoint
+        && let Err(error) = run(connection, "SAVEPOINT item")
+    {
         return Ran::Stuck(fail("writing")(error));
     }
-    let (outcome, ending): (Ran, &[&str]) = match (job.run(connection), is_alone) {
-        (Ok(()), true) => (Ran::Done, &[]),
-        (Ok(()), false) => (Ran::Done, &["RELEASE item"]),
-        (Err(error), true) => (Ran::Undone(error), &["ROLLBACK"]),
-        (Err(error), false) => (Ran::Undone(error), &["ROLLBACK TO item", "RELEASE item"]),
+    let (outcome, ending): (Ran, &[&str]) = match (job.run(connection), guard) {
+        (Ok(()), Guard::Transaction) => (Ran::Done, &[]),
+        (Ok(()), Guard::Savepoint) => (Ran::Done, &["RELEASE item"]),
+        (Err(error), Guard::Transaction) => (Ran::Undone(error), &["ROLLBACK"]),
+        (Err(error), Guard::Savepoint) => (Ran::Undone(error), &["ROLLBACK TO item", "RELEASE item"]),
     };
     // Some errors have ended the transaction by themselves.
     if connection.is_autocommit() {

@@ -387,13 +387,11 @@ impl SessionWriter {
         if head.state.is_none() {
             let (state, distance) = self.store.state_before(head.timeline, Seq(head.length)).await?;
             let size = encode_value(&state).len() as u64;
-            // How many bytes the deltas have is not known; assume that they are as large as the state's share.
-            let bytes = size * distance.deltas / KEYFRAME_DELTAS;
             head.state = Some(HeadState {
                 state: HashedState::new(state),
                 since: head.length.saturating_sub(distance.entries),
+                bytes: distance.bytes,
                 distance,
-                bytes,
                 size,
                 keyframes: VecDeque::new(),
                 made: 0,

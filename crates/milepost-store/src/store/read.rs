@@ -257,17 +257,24 @@ impl Store {
 
     async fn apply_deltas(&self, part: Segment, state: &mut Value, distance: &mut Distance) -> Result<()> {
         let mut pruned = None;
-        self.for_each_entry(part, Kinds::only(EntryKind::State), |entry| {
-            match entry.body {
-                Some(Body::State(delta)) => {
-                    distance.deltas += 1;
-                    apply(delta, state, entry.at)?;
+        let codec = self.codec(part.session).await?;
+        let kinds = Kinds::only(EntryKind::State);
+        let mut pages = self.pages(Range { kinds, ..Range::all(part.timeline, part.from, part.to) });
+        while let Some(page) = pages.next().await? {
+            for (seq, entry) in &page.entries {
+                let at = Position { timeline: part.timeline, seq: *seq };
+                let payload = page.payload(entry);
+                codec::check(at, entry)?;
+                match codec.decode(at, entry, payload)?.body {
+                    Some(Body::State(delta)) => {
+                        distance.deltas += 1;
+                        distance.bytes += (entry.body.len() + payload.map_or(0, <[u8]>::len)) as u64;
+                        apply(delta, state, at)?;
+                    }
+                    _ => pruned = Some(at),
                 }
-                _ => pruned = Some(entry.at),
             }
-            Ok(())
-        })
-        .await?;
+        }
         match pruned {
             Some(at) => Err(self.pruned(at).await),
             None => Ok(()),
@@ -388,6 +395,8 @@ impl Store {
 pub(super) struct Distance {
     pub entries: u64,
     pub deltas: u64,
+    /// Stored bytes of the deltas.
+    pub bytes: u64,
     pub timelines: u64,
 }
 

@@ -194,3 +194,55 @@ async fn a_person_reads_the_tables_with_plain_sql() {
         .unwrap();
     assert_eq!(session, ("active".into(), 2));
 }
+
+/// A flipped bit in the text index changes what is found; nothing that belongs to the log notices.
+#[tokio::test]
+async fn a_deep_verification_finds_every_damaged_word_and_reindex_mends_it() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    for number in 0..40 {
+        let text = format!("alpha{number} beta gamma{} delta", number % 7);
+        writer.append(Append::new().message(user(&text))).await.unwrap();
+    }
+    assert_eq!(count(&store, "beta").await, 40);
+    let verified = store.verify_deep().await.unwrap();
+    assert!(verified.is_whole(), "{:?}", verified.problems);
+    drop(writer);
+    store.close().await.unwrap();
+
+    let blocks: Vec<(i64, Vec<u8>)> = {
+        let db = rusqlite::Connection::open(scratch.path()).unwrap();
+        let mut select = db.prepare("SELECT id, block FROM texts_data WHERE id > 10").unwrap();
+        select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap).collect()
+    };
+    let words: Vec<(i64, usize, Vec<u8>)> = blocks
+        .iter()
+        .flat_map(|(id, block)| {
+            let letters = block.iter().enumerate().filter(|(_, byte)| byte.is_ascii_lowercase());
+            letters.map(|(at, _)| (*id, at, block.clone())).collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(words.len() > 10, "the index has words in clear");
+    let write = |id: i64, block: &[u8]| {
+        let db = rusqlite::Connection::open(scratch.path()).unwrap();
+        db.execute("UPDATE texts_data SET block = ?2 WHERE id = ?1", rusqlite::params![id, block]).unwrap();
+    };
+    for (id, at, whole) in &words {
+        let mut block = whole.clone();
+        block[*at] ^= 1;
+        write(*id, &block);
+        let store = scratch.open().await;
+        let verified = store.verify_deep().await.unwrap();
+        assert!(!verified.is_whole(), "byte {at} of block {id}");
+        assert!(verified.problems.iter().all(|problem| problem.derived), "{:?}", verified.problems);
+        if (id, at) == words.last().map(|(id, at, _)| (id, at)).unwrap() {
+            store.reindex().await.unwrap();
+            let verified = store.verify_deep().await.unwrap();
+            assert!(verified.is_whole(), "{:?}", verified.problems);
+            assert_eq!(count(&store, "beta").await, 40);
+        }
+        store.close().await.unwrap();
+        write(*id, whole);
+    }
+}
