@@ -108,6 +108,8 @@ fn save(options: &Options) -> Result<()> {
     let workload = Workload::new(SEED, 0);
     let mut milepost = Milepost::create(&dir, &workload, options.get("text") != Some("no"), hand)?;
     let run = save_in_turn(&mut milepost, workload, options.number("steps", STEPS_L)?, None)?;
+    let index = milepost.index_texts()?;
+    detail(format_args!("the text index was caught up in {:.3} s", index.as_secs_f64()));
     let close = milepost.close()?;
     describe(&format!("saves by {}", hand.name()), &run.saves);
     detail(format_args!("total {:.3} s, then close {:.3} s", run.saves.total().as_secs_f64(), close.as_secs_f64()));

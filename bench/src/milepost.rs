@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use milepost_model::{Delta, Message, Role, SessionId, State, Trigger};
+use milepost_store::backend::{Term, TextQuery};
 use milepost_store::{Append, Claim, NewMark, NewSession, Options, SessionWriter, Store, block_on};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
@@ -139,6 +140,15 @@ impl Milepost {
     /// Saves from async code, on one thread, instead of blocking this one.
     pub fn from_async(self) -> Result<Self> {
         Ok(Self { runtime: Some(Builder::new_current_thread().build()?), ..self })
+    }
+
+    /// Indexes the texts that were not indexed yet, as any search does; how long that took.
+    pub fn index_texts(&self) -> Result<std::time::Duration> {
+        let start = Instant::now();
+        let any = Term { text: "anything".to_owned(), prefix: false };
+        let query = TextQuery { terms: vec![any], sessions: Vec::new(), limit: 1 };
+        block_on(self.store.backend().search(self.store.workspace(), query))?;
+        Ok(start.elapsed())
     }
 
     /// Gives the session back and closes the store; how long that took.

@@ -23,6 +23,7 @@ pub(super) fn save_workload(plan: &Plan, dir: &Path, text_index: bool) -> Result
     let mut milepost = Milepost::create(dir, &workload, text_index, Hand::Whole)?;
     save_in_turn(&mut milepost, workload, plan.steps, None)?;
     let id = milepost.session.id();
+    milepost.index_texts()?;
     milepost.close()?;
     Ok(id)
 }

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use milepost_model::{SessionId, State};
-use milepost_store::backend::{Term, TextQuery};
 use milepost_store::{MarkQuery, MessageQuery, Store, block_on};
 
 use super::saves::ENDS;
@@ -71,8 +70,7 @@ fn build(plan: &Plan, dir: &Path) -> Result<Long> {
         left -= count;
     }
     // The text index lags behind such appends; saved one by one it would not.
-    let store = &long.milepost.store;
-    block_on(store.backend().search(store.workspace(), any_text()))?;
+    long.milepost.index_texts()?;
     let built_s = start.elapsed().as_secs_f64();
     let last = long.save_in_turn(ENDS)?;
     detail(format_args!(
@@ -82,11 +80,6 @@ fn build(plan: &Plan, dir: &Path) -> Result<Long> {
         last.p50_ms()
     ));
     Ok(long)
-}
-
-/// A search, which catches up the text index first.
-fn any_text() -> TextQuery {
-    TextQuery { terms: vec![Term { text: "milepost".into(), prefix: false }], sessions: Vec::new(), limit: 1 }
 }
 
 /// Saves at the end of the long session against the first of a new one, alternating: minutes lie between the first

@@ -69,26 +69,29 @@ fn interleaved(plan: &Plan, place: &Place, from: From, hand: Hand) -> Result<Int
 /// What one run of Milepost took, to be compared with a peer's.
 struct Alone {
     saves: Samples,
+    /// How long it took to catch up with the text index, when that was asked for.
+    index_s: f64,
     close_s: f64,
     written_bytes: Option<u64>,
 }
 
 impl Alone {
-    /// All saves and the close, in which the text index is caught up.
+    /// All saves and the close.
     fn total_s(&self) -> f64 {
         self.saves.total().as_secs_f64() + self.close_s
     }
 }
 
-fn alone(plan: &Plan, place: &Place, hand: Hand) -> Result<Alone> {
+fn alone(plan: &Plan, place: &Place, hand: Hand, with_index: bool) -> Result<Alone> {
     let dir = place.scratch()?;
     let workload = Workload::new(SEED, 0);
     let mut milepost = Milepost::create(dir.path(), &workload, true, hand)?;
     let before = written_bytes();
     let run = save_in_turn(&mut milepost, workload, plan.steps, None)?;
     let written = written_bytes().zip(before).map(|(after, before)| after - before);
+    let index_s = if with_index { milepost.index_texts()?.as_secs_f64() } else { 0.0 };
     let close_s = milepost.close()?.as_secs_f64();
-    Ok(Alone { saves: run.saves, close_s, written_bytes: written })
+    Ok(Alone { saves: run.saves, index_s, close_s, written_bytes: written })
 }
 
 /// `total_vs_langgraph_delta` and `_full`: all saves and the close, alternating with the peer.
@@ -101,7 +104,7 @@ pub(super) fn against_langgraph(plan: &Plan, place: &Place, report: &mut Report)
         let mut ratios = Vec::new();
         for number in 0..pairs {
             let theirs = peer.run(shape, dir.path())?;
-            let ours = alone(plan, place, Hand::Whole)?;
+            let ours = alone(plan, place, Hand::Whole, false)?;
             if number == 0 {
                 detail(versions(&theirs));
             }
@@ -121,8 +124,9 @@ pub(super) fn against_langgraph(plan: &Plan, place: &Place, report: &mut Report)
         }
         report.at_most(&format!("total_vs_langgraph_{}", shape.name()), median(&ratios), bar);
     }
-    let by_delta = alone(plan, place, Hand::Delta)?;
+    let by_delta = alone(plan, place, Hand::Delta, true)?;
     detail(format_args!("with the delta handed over: {:.3} s", by_delta.total_s()));
+    detail(format_args!("the texts were indexed later, by the first search, in {:.3} s", by_delta.index_s));
     let mean_ms = ms(by_delta.saves.total()) / by_delta.saves.len().max(1) as f64;
     detail(format_args!("  save mean {mean_ms:.3} ms, {}", summary(&by_delta.saves)));
     Ok(())

@@ -572,6 +572,8 @@ pub(super) fn check(db: &Connection, path: &Path, depth: Depth) -> Result<Vec<Fi
 fn check_file(path: &Path) -> Result<Vec<Finding>> {
     let db = connect(path, Mode::Read)?;
     forget_modules(&db);
+    // Most pages are looked at once: room for many would only have to be filled.
+    db.pragma_update(None, "cache_size", 64).map_err(fail("checking the database file"))?;
     let lines: Vec<String> = db
         .prepare("PRAGMA integrity_check(100)")
         .and_then(|mut s| s.query_map([], |row| row.get::<_, String>(0))?.collect())

@@ -27,11 +27,11 @@ const GROUP_MAX: usize = 256;
 /// Texts are indexed when nothing was written for so long,
 const IDLE: Duration = Duration::from_millis(30);
 /// or when so many messages wait for it.
-const BACKLOG_MAX: usize = 8192;
+const BACKLOG_MAX: usize = 32_768;
 /// So many messages are indexed before looking whether someone waits to write,
 const INDEX_STEP: usize = 64;
 /// or so many when that was put off for long: what is indexed together needs less merging.
-const INDEX_STEP_LATE: usize = 1024;
+const INDEX_STEP_LATE: usize = 512;
 
 /// Something to write. It may run more than once, but its effects are kept only once.
 trait Job: Send {
@@ -174,7 +174,7 @@ impl Writer {
         sender.as_ref().and_then(|sender| sender.send(order).ok()).ok_or(Error::Closed)
     }
 
-    /// Finishes what waits, indexes what is left, and ends the thread.
+    /// Finishes what waits and ends the thread. What is not indexed yet is left to the next search or idle moment.
     pub async fn close(&self) -> Result<()> {
         self.places.close();
         let (reply, answer) = oneshot::channel();
@@ -282,9 +282,6 @@ impl Desk {
                 false
             }
             Order::Stop(reply) => {
-                while self.backlog > 0 {
-                    self.index_step();
-                }
                 let outcome = match self.connection.take() {
                     Some(connection) => finish(connection),
                     None => Ok(()),

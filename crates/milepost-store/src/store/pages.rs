@@ -9,8 +9,8 @@ use crate::backend::{BlobId, Order, Range, StoredEntry};
 use crate::codec;
 use crate::error::Result;
 
-/// So many entries are read at a time.
-pub(super) const PAGE: usize = 1000;
+/// So many entries are read at a time: few enough to stay near the processor.
+pub(super) const PAGE: usize = 256;
 /// So many payloads in blobs are held at a time: each can be as large as an entry may be.
 const PAGE_BLOBS: usize = 16;
 
