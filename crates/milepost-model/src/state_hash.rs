@@ -176,9 +176,26 @@ enum Parts {
     #[default]
     Unknown,
     /// An object's, with exactly its keys.
-    Fields(BTreeMap<String, Known>),
+    Fields(Box<Fields>),
     /// A list's.
     Items(Box<Chain>),
+}
+
+/// An object's fields, and the bytes its hash is made of, in which a field that changed is put in its place.
+#[derive(Clone, Debug, Default)]
+struct Fields {
+    known: BTreeMap<String, Field>,
+    /// Empty when fields came or went.
+    bytes: Vec<u8>,
+    /// Fields whose hash in the bytes is not theirs any more.
+    changed: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Field {
+    known: Known,
+    /// Where its hash lies in the bytes.
+    at: usize,
 }
 
 /// A list's items and how far they are chained. An item whose hash is not known is never chained.
@@ -207,11 +224,11 @@ impl Known {
                 (list_hash(items.len(), &chain.tip), Parts::Items(chain))
             }
             (Value::Object(map), parts) if depth < FLAT_DEPTH => {
-                let mut known = match parts {
-                    Parts::Fields(known) => known,
-                    _ => map.keys().map(|key| (key.clone(), Self::default())).collect(),
+                let mut fields = match parts {
+                    Parts::Fields(fields) => fields,
+                    _ => Box::new(Fields::new(map)),
                 };
-                (refresh_fields(&mut known, map, depth, digest), Parts::Fields(known))
+                (fields.refresh(map, depth, digest), Parts::Fields(fields))
             }
             (value, _) => (whole_hash(value, digest), Parts::Unknown),
         };
@@ -223,34 +240,66 @@ impl Known {
     fn forget(&mut self, node: &Node) {
         self.hash = None;
         match (node, &mut self.parts) {
-            (Node::Fields(fields), Parts::Fields(known)) => {
-                for (key, node) in fields {
-                    match (node, known.get_mut(key)) {
-                        (Node::Remove, _) => drop(known.remove(key)),
-                        (node, Some(known)) => known.forget(node),
-                        (_, None) => drop(known.insert(key.clone(), Self::default())),
-                    }
-                }
-            }
+            (Node::Fields(changes), Parts::Fields(fields)) => fields.forget(changes),
             (Node::List(list), Parts::Items(chain)) if chain.fits(list) => chain.forget(list),
             (_, parts) => *parts = Parts::Unknown,
         }
     }
 }
 
-fn refresh_fields(
-    known: &mut BTreeMap<String, Known>,
-    map: &Map<String, Value>,
-    depth: usize,
-    digest: &mut Digest,
-) -> Hash {
-    for (key, known) in known.iter_mut().filter(|(_, known)| known.hash.is_none()) {
-        if let Some(child) = map.get(key) {
-            known.refresh(child, depth + 1, digest);
+impl Fields {
+    fn new(map: &Map<String, Value>) -> Self {
+        let known = map.keys().map(|key| (key.clone(), Field::default())).collect();
+        Self { known, ..Self::default() }
+    }
+
+    fn refresh(&mut self, map: &Map<String, Value>, depth: usize, digest: &mut Digest) -> Hash {
+        if self.bytes.is_empty() {
+            self.lay_out(map, depth, digest);
+        }
+        for key in self.changed.drain(..) {
+            let (Some(field), Some(child)) = (self.known.get_mut(&key), map.get(&key)) else { continue };
+            let hash = field.known.refresh(child, depth + 1, digest);
+            if let Some(place) = self.bytes.get_mut(field.at..field.at + hash.len()) {
+                place.copy_from_slice(&hash);
+            }
+        }
+        blake3::hash(&self.bytes).into()
+    }
+
+    fn lay_out(&mut self, map: &Map<String, Value>, depth: usize, digest: &mut Digest) {
+        self.bytes.push(OBJECT);
+        for (key, field) in &mut self.known {
+            let Some(child) = map.get(key) else { continue };
+            let hash = field.known.refresh(child, depth + 1, digest);
+            write_str(key, &mut self.bytes);
+            field.at = self.bytes.len();
+            self.bytes.extend_from_slice(&hash);
+        }
+        self.changed.clear();
+    }
+
+    fn forget(&mut self, changes: &[(String, Node)]) {
+        for (key, node) in changes {
+            match (node, self.known.get_mut(key)) {
+                (Node::Remove, _) => {
+                    self.known.remove(key);
+                    self.bytes.clear();
+                }
+                (node, Some(field)) => {
+                    // Without a hash it is noted already, or was never laid out.
+                    if field.known.hash.is_some() {
+                        self.changed.push(key.clone());
+                    }
+                    field.known.forget(node);
+                }
+                (_, None) => {
+                    self.known.insert(key.clone(), Field::default());
+                    self.bytes.clear();
+                }
+            }
         }
     }
-    let fields = known.iter().filter_map(|(key, known)| Some((key.as_str(), known.hash.as_ref()?)));
-    object_hash(fields, digest)
 }
 
 impl Chain {

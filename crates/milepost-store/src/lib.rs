@@ -7,7 +7,7 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use milepost_model::{Message, Role, Trigger};
+//! use milepost_model::{Message, Role, State, Trigger};
 //! use milepost_store::{Append, Claim, MarkQuery, NewMark, NewSession, Options, Store};
 //! use serde_json::json;
 //!
@@ -15,7 +15,7 @@
 //! # let path = dir.path().join("milepost.db");
 //! let store = Store::open(&format!("sqlite:{}", path.display()), Options::default()).await?;
 //! let writer = store.create(NewSession::default(), &Claim::new("the example")).await?;
-//! let state = serde_json::from_value(json!({ "memory": { "step": 1 } }))?;
+//! let state = State::try_from(json!({ "memory": { "step": 1 } }))?;
 //! writer
 //!     .append(Append::new().message(Message::new(Role::User, "Hello")).state(state).mark(NewMark::new(Trigger::Manual)))
 //!     .await?;

@@ -147,8 +147,9 @@ pub(super) fn may_have_text(plain: &[u8]) -> bool {
 
 /// A text as it stands inside a JSON string.
 pub(super) fn escape(text: &str) -> Cow<'_, str> {
-    let is_plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
-    if text.bytes().all(is_plain) {
+    let is_plain = |byte: u8| (byte >= 0x20) & (byte != b'"') & (byte != b'\\');
+    // To the end in any case: many bytes are looked at at once.
+    if text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
         return Cow::Borrowed(text);
     }
     let mut literal = serde_json::to_string(text).unwrap_or_default();
