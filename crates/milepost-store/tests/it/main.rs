@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "the tests watch real processes and real time")]
 
 mod bad_days;
+mod blocking;
 mod child;
 mod conformance;
 mod flips;
