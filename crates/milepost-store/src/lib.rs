@@ -40,6 +40,7 @@ mod error;
 mod keys;
 mod limits;
 pub mod memory;
+mod migrate;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod store;
@@ -52,10 +53,11 @@ pub use ed25519_dalek;
 pub use error::{Conflict, Error, KeyError, Result};
 pub use keys::{KeyOptions, MASTER_KEY_VARIABLE, MarkKey, MasterKey};
 pub use limits::Limits;
+pub use migrate::{Migrated, Phase, Progress, migrate};
 pub use milepost_model::Entry;
 pub use store::{
     Append, Claim, Collected, Compression, DeleteMode, Deleted, Loaded, Mark, MarkQuery, MessageQuery, NewMark,
     NewSession, Options, Problem, Pruned, Purged, Receipt, Redacted, Redactor, Reindexed, SessionPage, SessionQuery,
-    SessionWriter, SignedHead, Skipped, Stats, Store, StoredMessage, StoredRecord, Verified,
+    SessionWriter, SignedHead, Skipped, Stats, Store, StoredMessage, StoredRecord, Verified, open_backend,
 };
 pub use system::system_source;

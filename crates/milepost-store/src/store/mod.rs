@@ -368,8 +368,10 @@ impl Store {
     }
 }
 
+/// Opens what is behind a [`Store`] without a workspace in it: to migrate, or to look at. Takes what concerns the place
+/// from the options, not the workspace or its keys.
 #[cfg_attr(not(feature = "sqlite"), expect(unused_variables, reason = "only a file has options"))]
-fn open_backend(url: &str, options: &Options, source: &Source) -> Result<Arc<dyn Backend>> {
+pub fn open_backend(url: &str, options: &Options, source: &Source) -> Result<Arc<dyn Backend>> {
     match url.split_once(':') {
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) => {

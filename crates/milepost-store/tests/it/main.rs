@@ -13,6 +13,7 @@ mod harness;
 mod keep;
 mod keys;
 mod kills;
+mod migrate;
 mod model;
 mod power;
 mod processes;
