@@ -11,8 +11,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64_simd::STANDARD as BASE64;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use milepost_model::{Hash, SessionId, Source, WorkspaceId};
 use serde::{Deserialize, Serialize};
@@ -67,8 +66,9 @@ impl MasterKey {
         if let Ok(Hash(bytes)) = text.parse::<Hash>() {
             return Ok(Self::from_bytes(bytes));
         }
-        let bytes =
-            Zeroizing::new(BASE64.decode(text).map_err(|_| malformed("it is neither 64 hex digits nor base64"))?);
+        let bytes = Zeroizing::new(
+            BASE64.decode_type::<Vec<u8>>(text).map_err(|_| malformed("it is neither 64 hex digits nor base64"))?,
+        );
         let bytes = <[u8; 32]>::try_from(bytes.as_slice())
             .map_err(|_| malformed(&format!("it has {} bytes instead of 32", bytes.len())))?;
         Ok(Self::from_bytes(bytes))
@@ -232,11 +232,11 @@ fn associated(what: &str, workspace: &WorkspaceId, name: &str) -> Vec<u8> {
 }
 
 fn wrap(cipher: &SessionCipher, source: &Source, associated: &[u8], key: &[u8; 32]) -> Result<String> {
-    Ok(BASE64.encode(cipher.wrap(source, associated, key)?))
+    Ok(BASE64.encode_type(cipher.wrap(source, associated, key)?))
 }
 
 fn unwrap_key(cipher: &SessionCipher, associated: &[u8], wrapped: &str) -> Option<Secret> {
-    let wrapped = BASE64.decode(wrapped).ok()?;
+    let wrapped: Vec<u8> = BASE64.decode_type(wrapped).ok()?;
     let key = Zeroizing::new(cipher.unwrap(associated, &wrapped).ok()?);
     <[u8; 32]>::try_from(key.as_slice()).ok().map(Zeroizing::new)
 }
@@ -275,7 +275,9 @@ impl Keys {
         };
         let value = Self::parse(workspace, &record)?;
         let (data, commit) = match (&value.encryption, &options.master) {
-            (None, None) => (None, BASE64.decode(&value.commit).ok().and_then(|key| key.try_into().ok())),
+            (None, None) => {
+                (None, BASE64.decode_type::<Vec<u8>>(&value.commit).ok().and_then(|key| key.try_into().ok()))
+            }
             (None, Some(_)) => {
                 return Err(KeyError::NotEncrypted { workspace: workspace.to_string() }.into());
             }
@@ -343,7 +345,7 @@ impl Keys {
     ) -> Result<Record> {
         let commit = random(source);
         let value = match &options.master {
-            None => WorkspaceRecord { version: RECORD_VERSION, commit: BASE64.encode(*commit), encryption: None },
+            None => WorkspaceRecord { version: RECORD_VERSION, commit: BASE64.encode_type(*commit), encryption: None },
             Some(master) => {
                 let data = vec![(1, random(source))];
                 Self::record_of(workspace, source, master, &data, &commit)?

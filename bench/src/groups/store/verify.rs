@@ -21,7 +21,7 @@ const TIMES: usize = 5;
 /// and how often it is made each time: the system counts processor time in steps of some milliseconds.
 const TOGETHER: u32 = 8;
 
-/// `verify_mb_s` on workload L and `verify_64k_mb_s` on payloads of 64 KiB that do not compress.
+/// `verify_mb_s` on workload L and `verify_64k_mb_s` on payloads of 64 KiB: chunks of files, and pictures in base64.
 pub(super) fn run(plan: &Plan, place: &Place, report: &mut Report) -> Result<()> {
     let dir = place.scratch()?;
     disk::save_workload(plan, dir.path(), true)?;
@@ -29,13 +29,12 @@ pub(super) fn run(plan: &Plan, place: &Place, report: &mut Report) -> Result<()>
 
     let dir = place.scratch()?;
     block_on(save_chunks(plan.payloads, dir.path()))?;
-    report.at_least("verify_64k_mb_s", rate_mb_s("file chunks of 64 KiB", dir.path())?, 500.0);
-
-    // What takes the time here is undoing the compression of base64.
+    let chunks = rate_mb_s("file chunks of 64 KiB", dir.path())?;
     let dir = place.scratch()?;
     block_on(save_pictures(plan.payloads, dir.path()))?;
-    let rate = rate_mb_s("pictures of 64 KiB in base64", dir.path())?;
-    detail(format_args!("for pictures of 64 KiB in base64: {rate:.0} MB/s"));
+    let pictures = rate_mb_s("pictures of 64 KiB in base64", dir.path())?;
+    detail(format_args!("{chunks:.0} MB/s for chunks, {pictures:.0} for pictures: the slower one counts"));
+    report.at_least("verify_64k_mb_s", chunks.min(pictures), 500.0);
     Ok(())
 }
 

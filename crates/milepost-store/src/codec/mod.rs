@@ -1,6 +1,6 @@
 //! Entries to stored entries and back.
 //!
-//! Value → commitment → zstd when it pays → encryption → payload. The commitment is a hash of the
+//! Value → commitment → a run of base64 as its bytes → zstd when it pays → encryption → payload. The commitment is a hash of the
 //! plain bytes under the workspace's commitment key; the chain runs over commitments, so that
 //! compressing, encrypting and moving anew keep it. Payloads above the inline limit become blobs.
 //! Each stored entry has a checksum over everything stored, bound to its position.
@@ -8,6 +8,7 @@
 //! The first byte of a stored body says its form (low three bits) and how the payload is packed
 //! (the other bits). Version 1; the golden files in `tests/golden` keep it readable.
 
+mod base64;
 mod body;
 mod cipher;
 mod pack;

@@ -1,4 +1,4 @@
-//! Bytes to stored bytes and back: zstd when it pays, then encryption when there is a key.
+//! Bytes to stored bytes and back: base64 as what it stands for, zstd when it pays, then encryption when there is a key.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use zstd::dict::{DecoderDictionary, EncoderDictionary};
 use zstd::zstd_safe::{CParameter, DParameter, FrameFormat};
 
 use super::cipher::SessionCipher;
-use super::varint;
+use super::{base64, varint};
 use crate::error::{Error, Result};
 use milepost_model::Source;
 
@@ -35,8 +35,10 @@ pub(super) const DICT: u8 = 1 << 4;
 pub(super) const GCM_SIV: u8 = 1 << 5;
 /// Encrypted with XChaCha20-Poly1305.
 pub(super) const XCHACHA: u8 = 1 << 6;
+/// A run of base64 is there as its bytes.
+pub(super) const BASE64: u8 = 1 << 7;
 /// All flags this version knows.
-pub(super) const KNOWN: u8 = ZSTD | DICT | GCM_SIV | XCHACHA;
+pub(super) const KNOWN: u8 = ZSTD | DICT | GCM_SIV | XCHACHA | BASE64;
 
 struct Compressors {
     plain: Compressor<'static>,
@@ -151,6 +153,11 @@ pub(super) enum Squeeze {
 pub(super) fn pack(plain: &[u8], squeeze: Squeeze, seal: &Seal<'_>, source: &Source, out: &mut Vec<u8>) -> Result<u8> {
     let start = out.len();
     let mut flags = 0;
+    let folded = if squeeze == Squeeze::Yes { base64::fold(plain) } else { None };
+    if folded.is_some() {
+        flags |= BASE64;
+    }
+    let plain = folded.as_deref().unwrap_or(plain);
     let squeezed = if squeeze == Squeeze::Yes { compress(plain, out) } else { None };
     match squeezed {
         Some(how) => flags |= how,
@@ -173,14 +180,21 @@ pub(super) fn unpack<'a>(stored: &'a [u8], flags: u8, seal: &Seal<'_>, max_len: 
             seal.cipher.ok_or_else(|| Error::corrupt("an encrypted payload", "there is no key for it here"))?;
         opened = Cow::Owned(cipher.open(flags, seal.associated, stored)?);
     }
-    if flags & ZSTD == 0 {
+    if flags & ZSTD != 0 {
+        opened = Cow::Owned(unsqueeze(&opened, flags, max_len)?);
+    }
+    if flags & BASE64 == 0 {
         return Ok(opened);
     }
-    let mut rest = &*opened;
+    let plain = base64::unfold(&opened, max_len);
+    plain.map(Cow::Owned).ok_or_else(|| Error::corrupt("a payload with base64", "it cannot be put together"))
+}
+
+fn unsqueeze(mut squeezed: &[u8], flags: u8, max_len: u64) -> Result<Vec<u8>> {
     let plain_len =
-        varint::pull(&mut rest).ok_or_else(|| Error::corrupt("a compressed payload", "its length is missing"))?;
+        varint::pull(&mut squeezed).ok_or_else(|| Error::corrupt("a compressed payload", "its length is missing"))?;
     if plain_len > max_len {
         return Err(Error::corrupt("a compressed payload", format!("it claims {plain_len} bytes")));
     }
-    decompress(rest, flags, plain_len as usize).map(Cow::Owned)
+    decompress(squeezed, flags, plain_len as usize)
 }

@@ -72,21 +72,18 @@ struct Pass<'a> {
     batches: BTreeSet<BatchId>,
     /// The last message of the timeline that may have a text.
     last_text: Option<Position>,
-    depth: Depth,
-    /// Where the timeline ends.
-    length: u64,
 }
 
 impl Store {
     /// Verifies the whole workspace, and the store below it: every entry's checksum, commitment and place in the chain,
-    /// every signature, every blob, every derived row. The states of checkpoints are put together and some of them
-    /// hashed; of the text index, it is seen that its pages can be read. For all of that, see [`Store::verify_deep`].
+    /// the state of every checkpoint, every signature, every blob, every derived row. Of the text index, it is seen that
+    /// its pages can be read; for what it says, see [`Store::verify_deep`].
     pub async fn verify(&self) -> Result<Verified> {
         self.verify_to(Depth::Usual).await
     }
 
-    /// As [`Store::verify`], hashes the state of every checkpoint, and compares the text index with the texts, word by
-    /// word. That takes about as long as making the index anew.
+    /// As [`Store::verify`], and compares the text index with the texts, word by word. That takes about as long as making
+    /// the index anew.
     pub async fn verify_deep(&self) -> Result<Verified> {
         self.verify_to(Depth::Deep).await
     }
@@ -115,7 +112,7 @@ impl Store {
                     }
                 }
                 for row in rows {
-                    self.verify_row(&row, depth, &mut report).await?;
+                    self.verify_row(&row, &mut report).await?;
                 }
             }
             Err(error) if error.is_damage() => report.note(None, None, false, &error),
@@ -141,13 +138,13 @@ impl Store {
     pub async fn verify_session(&self, id: SessionId) -> Result<Verified> {
         let mut report = Verified::default();
         let head = self.head(id).await?;
-        self.verify_row(&head.row, Depth::Deep, &mut report).await?;
+        self.verify_row(&head.row, &mut report).await?;
         Ok(report)
     }
 
-    async fn verify_row(&self, row: &SessionRow, depth: Depth, report: &mut Verified) -> Result<()> {
+    async fn verify_row(&self, row: &SessionRow, report: &mut Verified) -> Result<()> {
         report.sessions += 1;
-        match self.verify_lines(row, depth, report).await {
+        match self.verify_lines(row, report).await {
             Err(Error::Key(KeyError::Shredded { session })) => report.shredded.push(session),
             Err(error) if error.is_damage() => report.note(Some(row.id), None, false, &error),
             other => other?,
@@ -155,7 +152,7 @@ impl Store {
         Ok(())
     }
 
-    async fn verify_lines(&self, row: &SessionRow, depth: Depth, report: &mut Verified) -> Result<()> {
+    async fn verify_lines(&self, row: &SessionRow, report: &mut Verified) -> Result<()> {
         let id = row.id;
         let codec = self.codec(id).await?;
         let head = self.head(id).await?;
@@ -180,8 +177,6 @@ impl Store {
             replaced: Vec::new(),
             batches: BTreeSet::new(),
             last_text: None,
-            depth,
-            length: 0,
         };
         for line in &lines {
             pass.line(line, lines.len() == 1).await?;
@@ -290,7 +285,6 @@ impl Pass<'_> {
         // After a restore the same work may be done again, under the same id.
         self.batches.clear();
         self.last_text = None;
-        self.length = line.length;
         let mut pages = self.store.pages(Range::all(line.id, Seq(self.next), Seq(line.length)));
         while let Some(page) = pages.next().await? {
             for (seq, entry) in &page.entries {
@@ -384,14 +378,6 @@ impl Pass<'_> {
         self.body(at, entry, decoded.body).await
     }
 
-    /// Whether a checkpoint's state is hashed. The chain vouches for every change of the state and for the hash that the
-    /// checkpoint names: if they disagree, they did so when they were written. Loading the checkpoint always asks.
-    fn is_due(&self, at: Position, number: u64) -> bool {
-        const EVERY: u64 = 32;
-        const LAST_ENTRIES: u64 = 64;
-        self.depth == Depth::Deep || number.is_multiple_of(EVERY) || self.length - at.seq.0 <= LAST_ENTRIES
-    }
-
     fn chain(&mut self, at: Position, entry: &StoredEntry, commitment: &Hash) {
         let computed = self.chain.map(|previous| codec::chain(&previous, at, entry, commitment));
         if let (Some(computed), Some(stored)) = (computed, entry.chain)
@@ -449,9 +435,6 @@ impl Pass<'_> {
                 }
                 if self.state.is_none() {
                     self.state = self.state_after(at).await;
-                }
-                if self.state.is_some() && !self.is_due(at, mark.number) {
-                    return Ok(());
                 }
                 match self.state.as_mut().map(HashedState::hash) {
                     Some(hash) if hash == mark.state.0 => {}

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use aes_gcm_siv::Aes256GcmSiv;
 use aes_gcm_siv::aead::{Aead, KeyInit, Payload};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64_simd::STANDARD as BASE64;
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use milepost_model::delta::encode_value;
 use milepost_model::{
@@ -413,7 +412,8 @@ async fn the_chain_is_what_its_description_says() {
         .query_row("SELECT value FROM records WHERE kind = 'key' AND key = 'workspace'", [], |row| row.get(0))
         .unwrap();
     let keys: Value = serde_json::from_slice(&keys).unwrap();
-    let commit_key: [u8; 32] = BASE64.decode(keys["commit"].as_str().unwrap()).unwrap().try_into().unwrap();
+    let commit_key: [u8; 32] =
+        BASE64.decode_type::<Vec<u8>>(keys["commit"].as_str().unwrap()).unwrap().try_into().unwrap();
     let (mut compared, mut kept) = (0, 0);
     for session in store.sessions(&SessionQuery::default()).await.unwrap().sessions {
         let mut hash = None;
@@ -464,7 +464,7 @@ fn unwrap(db: &rusqlite::Connection, record: &str, pointer: &str, wrapped_by: &[
     let value: Vec<u8> =
         db.query_row("SELECT value FROM records WHERE kind = 'key' AND key = ?1", [record], |row| row.get(0)).unwrap();
     let value: Value = serde_json::from_slice(&value).unwrap();
-    let wrapped = BASE64.decode(value.pointer(pointer).unwrap().as_str().unwrap()).unwrap();
+    let wrapped: Vec<u8> = BASE64.decode_type(value.pointer(pointer).unwrap().as_str().unwrap()).unwrap();
     assert_eq!(wrapped[0], 32, "golden files are made on a processor with AES");
     unseal(wrapped_by, name.as_bytes(), &wrapped[1..]).try_into().unwrap()
 }
