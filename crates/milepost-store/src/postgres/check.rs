@@ -85,7 +85,8 @@ async fn settings(lent: &mut Lent<'_>) -> Result<Vec<Finding>, Failed> {
 
 /// Rows that belong to nothing.
 async fn orphans(db: &Db, lent: &mut Lent<'_>) -> Result<Vec<Finding>, Failed> {
-    let lost = |table: &str, on: &str| format!("SELECT count(*) FROM {{s}}.{table} x WHERE NOT EXISTS (SELECT 1 FROM {on})");
+    let lost =
+        |table: &str, on: &str| format!("SELECT count(*) FROM {{s}}.{table} x WHERE NOT EXISTS (SELECT 1 FROM {on})");
     let entry = "{s}.entries e WHERE e.timeline = x.timeline AND e.seq = x.seq";
     let queries = [
         ("timelines", false, lost("timelines", "{s}.sessions s WHERE s.workspace = x.workspace AND s.id = x.session")),

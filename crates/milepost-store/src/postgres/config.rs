@@ -193,10 +193,7 @@ fn words(config: &tokio_postgres::Config, schema: &str) -> String {
 }
 
 /// The password that `~/.pgpass` (or PGPASSFILE) has for this server.
-fn from_password_file(
-    config: &tokio_postgres::Config,
-    variable: &dyn Fn(&str) -> Option<String>,
-) -> Option<String> {
+fn from_password_file(config: &tokio_postgres::Config, variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let path = match variable("PGPASSFILE") {
         Some(path) => PathBuf::from(path),
         None => PathBuf::from(variable("HOME")?).join(".pgpass"),

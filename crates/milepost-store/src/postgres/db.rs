@@ -130,6 +130,10 @@ impl Db {
         let all = tokio::time::timeout(self.patience.statement, self.places.acquire_many(self.most)).await;
         drop(all);
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        // Each connection says goodbye when its client is gone.
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Asks something that changes nothing, or that may be done twice.
@@ -247,8 +251,7 @@ impl Lent<'_> {
     }
 
     fn failed(&self, what: &str, error: &tokio_postgres::Error) -> Failed {
-        let unavailable =
-            |why: String| Error::Unavailable { what: format!("{what} in {}", self.db.target.words), why };
+        let unavailable = |why: String| Error::Unavailable { what: format!("{what} in {}", self.db.target.words), why };
         meaning(what, error, During::Asking, unavailable)
     }
 
@@ -268,12 +271,7 @@ impl Lent<'_> {
 }
 
 /// What an error of the server, or on the way to it, means to a caller.
-fn meaning(
-    what: &str,
-    error: &tokio_postgres::Error,
-    during: During,
-    unavailable: impl Fn(String) -> Error,
-) -> Failed {
+fn meaning(what: &str, error: &tokio_postgres::Error, during: During, unavailable: impl Fn(String) -> Error) -> Failed {
     let what = what.to_owned();
     let Some(said) = error.as_db_error() else {
         let why = match std::error::Error::source(error) {
@@ -327,9 +325,8 @@ pub(super) fn number(row: &Row, at: usize) -> Result<u64> {
 /// An id in a column.
 pub(super) fn id<T: std::str::FromStr<Err = milepost_model::IdError>>(row: &Row, at: usize) -> Result<T> {
     let text: &str = column(row, at)?;
-    text.parse().map_err(|error: milepost_model::IdError| {
-        Error::corrupt("a row of the store", format!("column {at}: {error}"))
-    })
+    text.parse()
+        .map_err(|error: milepost_model::IdError| Error::corrupt("a row of the store", format!("column {at}: {error}")))
 }
 
 /// PostgreSQL keeps no NUL in a text: it, and the character that stands for it, are written as two characters.

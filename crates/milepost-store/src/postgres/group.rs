@@ -172,8 +172,7 @@ async fn ask(db: &Db, group: &[Waiting]) -> Result<Vec<Option<Result<Appended>>>
     json.push(']');
     let sql = "SELECT o_n, o_code, o_number, o_word FROM {s}.append_1($1::jsonb, $2, $3)";
     let now = db.now();
-    let params: [super::db::Param<'_>; 3] =
-        [(&json, Type::TEXT), (&bytes, Type::BYTEA_ARRAY), (&now, Type::INT8)];
+    let params: [super::db::Param<'_>; 3] = [(&json, Type::TEXT), (&bytes, Type::BYTEA_ARRAY), (&now, Type::INT8)];
     let rows = db.change("appending", sql, &params).await?;
     let mut answers: Vec<Option<Result<Appended>>> = group.iter().map(|_| None).collect();
     for row in &rows {

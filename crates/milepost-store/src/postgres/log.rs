@@ -173,9 +173,7 @@ pub(super) async fn timelines(db: &Db, workspace: &WorkspaceId, session: Session
 }
 
 pub(super) async fn children(db: &Db, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>> {
-    let sql = format!(
-        "SELECT {TIMELINE} WHERE p.workspace = $1 AND p.session = $2 AND t.session <> $2 ORDER BY t.no"
-    );
+    let sql = format!("SELECT {TIMELINE} WHERE p.workspace = $1 AND p.session = $2 AND t.session <> $2 ORDER BY t.no");
     list(db, workspace, &session.to_string(), &sql).await
 }
 
@@ -192,12 +190,7 @@ pub(super) async fn session_ids(db: &Db, workspace: &WorkspaceId) -> Result<Vec<
     rows.iter().map(|row| id(row, 0)).collect()
 }
 
-pub(super) async fn lease(
-    db: &Db,
-    workspace: &WorkspaceId,
-    session: SessionId,
-    action: LeaseAction,
-) -> Result<Lease> {
+pub(super) async fn lease(db: &Db, workspace: &WorkspaceId, session: SessionId, action: LeaseAction) -> Result<Lease> {
     let (workspace, key, now) = (escape(workspace.as_str()), session.to_string(), db.now());
     let (name, owner, holder, ttl, epoch) = match action {
         LeaseAction::Take { owner, holder, ttl_ms } => ("take", Some(owner), Some(holder), Some(ttl_ms), None),
@@ -244,9 +237,7 @@ pub(super) async fn remove(db: &Db, workspace: &WorkspaceId, session: SessionId,
     let row = rows.first().ok_or_else(|| Error::corrupt("the store's functions", "they did not answer"))?;
     match column::<&str>(row, 0)? {
         "ok" => Ok(()),
-        "fenced" => {
-            Err(Error::Fenced { session, epoch, current: Epoch(number(row, 1)?), holder: text(row, 2)? })
-        }
+        "fenced" => Err(Error::Fenced { session, epoch, current: Epoch(number(row, 1)?), holder: text(row, 2)? }),
         "branches" => Err(Conflict::Branches { session, branches: number(row, 1)? }.into()),
         _ => Err(Error::not_found("session", session)),
     }

@@ -89,8 +89,7 @@ struct Engine {
 
 impl Engine {
     fn start() -> Result<Self> {
-        let failed =
-            |error: std::io::Error| Error::Io { what: "starting a thread".into(), why: error.to_string() };
+        let failed = |error: std::io::Error| Error::Io { what: "starting a thread".into(), why: error.to_string() };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();

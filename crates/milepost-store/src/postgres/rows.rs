@@ -277,12 +277,8 @@ pub(super) async fn put_blobs(db: &Db, workspace: &WorkspaceId, blobs: &[Blob]) 
         let (some, later) = rest.split_at(count.count().max(1));
         let ids: Vec<&[u8]> = some.iter().map(|blob| blob.id.0.as_slice()).collect();
         let bytes: Vec<&[u8]> = some.iter().map(|blob| blob.bytes.as_slice()).collect();
-        let params: [Param<'_>; 4] = [
-            (&workspace, Type::TEXT),
-            (&ids, Type::BYTEA_ARRAY),
-            (&bytes, Type::BYTEA_ARRAY),
-            (&now, Type::INT8),
-        ];
+        let params: [Param<'_>; 4] =
+            [(&workspace, Type::TEXT), (&ids, Type::BYTEA_ARRAY), (&bytes, Type::BYTEA_ARRAY), (&now, Type::INT8)];
         // Putting the same once more does no harm.
         db.ask("writing blobs", "SELECT {s}.put_blobs_1($1, $2, $3, $4)", &params).await?;
         rest = later;
@@ -328,7 +324,9 @@ pub(super) async fn list_blobs(
                ORDER BY id LIMIT $3";
     let params: [Param<'_>; 3] = [(&workspace, Type::TEXT), (&after, Type::BYTEA), (&most, Type::INT8)];
     let rows = db.ask("listing blobs", sql, &params).await?;
-    rows.iter().map(|row| Ok(BlobInfo { id: blob_id(row, 0)?, bytes: number(row, 1)?, touched: time(row, 2)? })).collect()
+    rows.iter()
+        .map(|row| Ok(BlobInfo { id: blob_id(row, 0)?, bytes: number(row, 1)?, touched: time(row, 2)? }))
+        .collect()
 }
 
 /// Blobs that entries of a workspace need, as a set.
@@ -341,12 +339,7 @@ pub(super) async fn blob_refs(db: &Db, workspace: &WorkspaceId) -> Result<Vec<Bl
     rows.iter().map(|row| blob_id(row, 0)).collect()
 }
 
-pub(super) async fn drop_blobs(
-    db: &Db,
-    workspace: &WorkspaceId,
-    ids: &[BlobId],
-    before: Timestamp,
-) -> Result<u64> {
+pub(super) async fn drop_blobs(db: &Db, workspace: &WorkspaceId, ids: &[BlobId], before: Timestamp) -> Result<u64> {
     let workspace = escape(workspace.as_str());
     let names: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
     let sql = format!(
@@ -355,8 +348,7 @@ pub(super) async fn drop_blobs(
            WHERE b.workspace = $1 AND b.id = ANY ($2) AND b.touched < $3 AND b.id NOT IN ({NEEDED}) RETURNING 1)
          SELECT count(*) FROM gone"
     );
-    let params: [Param<'_>; 3] =
-        [(&workspace, Type::TEXT), (&names, Type::BYTEA_ARRAY), (&before.0, Type::INT8)];
+    let params: [Param<'_>; 3] = [(&workspace, Type::TEXT), (&names, Type::BYTEA_ARRAY), (&before.0, Type::INT8)];
     let rows = db.change("removing blobs", &sql, &params).await?;
     rows.first().map_or(Ok(0), |row| number(row, 0))
 }

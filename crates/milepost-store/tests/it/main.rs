@@ -13,6 +13,7 @@ mod keep;
 mod keys;
 mod kills;
 mod model;
+mod postgres;
 mod power;
 mod processes;
 mod redact;
