@@ -10,10 +10,11 @@ use std::time::Duration;
 use milepost_model::{Source, Timestamp};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_postgres::types::{FromSql, ToSql, Type};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::{Client, Connection, Row, Socket};
 
+use super::changes::Outbox;
 use super::config::Target;
-use super::tls::Tls;
+use super::tls::{Encrypted, Tls};
 use crate::error::{Error, Result};
 
 /// How long a lock inside the server is waited for (`lock_timeout` of the functions in `sql/`).
@@ -40,6 +41,8 @@ pub(super) struct Db {
     pub source: Source,
     /// Time by the source instead of the server's clock, for tests.
     pub own_clock: bool,
+    /// What other processes are told.
+    pub outbox: Outbox,
     tls: Tls,
     patience: Patience,
     idle: Mutex<Vec<Client>>,
@@ -102,6 +105,7 @@ impl Db {
             target,
             source,
             own_clock,
+            outbox: Outbox::default(),
             tls,
             patience,
             idle: Mutex::default(),
@@ -201,6 +205,11 @@ impl Db {
         }
         let client = self.connect(what).await?;
         Ok(Lent { db: self, client, _place: place })
+    }
+
+    /// A connection that is not one of the lent ones, and whose messages the caller reads.
+    pub async fn connect_alone(&self) -> Result<(Client, Connection<Socket, Encrypted>), tokio_postgres::Error> {
+        self.target.config.connect(self.tls.clone()).await
     }
 
     async fn connect(&self, what: &str) -> Result<Client, Failed> {

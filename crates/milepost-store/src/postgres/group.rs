@@ -38,6 +38,7 @@ pub(super) struct Groups {
 impl Groups {
     pub fn start(engine: &Handle, db: Arc<Db>, queue: usize) -> Self {
         let (sender, receiver) = mpsc::channel(queue.max(1));
+        drop(engine.spawn(super::changes::tell(Arc::clone(&db))));
         drop(engine.spawn(serve(db, receiver)));
         Self { sender }
     }
@@ -132,7 +133,7 @@ async fn finish(lanes: &Semaphore, receiver: mpsc::Receiver<Order>, reply: onesh
 async fn send(db: &Db, mut group: Vec<Waiting>) {
     group.sort_by(|(one, _), (two, _)| one.order.cmp(&two.order));
     match ask(db, &group).await {
-        Ok(answers) => answer(group, answers),
+        Ok(answers) => answer(db, group, answers),
         Err(Failed { error, fate }) if fate == Fate::Unknown || group.len() == 1 => {
             group.into_iter().for_each(|(_, reply)| drop(reply.send(Err(error.clone()))));
         }
@@ -143,7 +144,7 @@ async fn send(db: &Db, mut group: Vec<Waiting>) {
                 let outcome = ask(db, &alone).await;
                 let [waiting] = alone;
                 match outcome {
-                    Ok(answers) => answer(vec![waiting], answers),
+                    Ok(answers) => answer(db, vec![waiting], answers),
                     Err(failed) => drop(waiting.1.send(Err(failed.error))),
                 }
             }
@@ -151,9 +152,12 @@ async fn send(db: &Db, mut group: Vec<Waiting>) {
     }
 }
 
-fn answer(group: Vec<Waiting>, mut answers: Vec<Option<Result<Appended>>>) {
-    for (number, (_, reply)) in group.into_iter().enumerate() {
+fn answer(db: &Db, group: Vec<Waiting>, mut answers: Vec<Option<Result<Appended>>>) {
+    for (number, (encoded, reply)) in group.into_iter().enumerate() {
         let outcome = answers.get_mut(number).and_then(Option::take);
+        if let Some(Ok(Appended { repeated: false, .. })) = outcome {
+            db.outbox.note(&encoded.order.0, encoded.order.1);
+        }
         let none = || Err(Error::corrupt("the store's functions", "they did not answer a batch"));
         // Whoever asked may have gone; what was stored stays stored.
         let _ = reply.send(outcome.unwrap_or_else(none));

@@ -9,6 +9,7 @@
 //! `db.rs` is the one place that talks to the server: connections, timeouts, when to try again, what an error means.
 
 mod batch;
+mod changes;
 mod check;
 mod config;
 mod db;
@@ -26,11 +27,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use milepost_model::{CheckpointId, Epoch, Position, Seq, SessionId, Source, TimelineId, Timestamp, WorkspaceId};
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::sync::{broadcast, oneshot};
 
 use crate::backend::*;
 use crate::error::{Error, Result};
 use batch::Fetched;
+pub use changes::{Change, Changes};
 use config::Target;
 use db::{Db, Patience};
 use group::Groups;
@@ -116,6 +118,8 @@ pub struct PostgresBackend {
     db: Arc<Db>,
     groups: Groups,
     text: bool,
+    /// Started when someone first asks.
+    changes: Mutex<Option<broadcast::Sender<Change>>>,
     engine: Engine,
 }
 
@@ -140,7 +144,13 @@ impl PostgresBackend {
         let (server, text_index) = (Arc::clone(&db), options.text_index);
         let text = engine.run(async move { schema::prepare(&server, text_index).await }).await?;
         let groups = Groups::start(&engine.handle, Arc::clone(&db), options.queue);
-        Ok(Self { db, groups, text, engine })
+        Ok(Self { db, groups, text, changes: Mutex::default(), engine })
+    }
+
+    /// Hints of what changes from now on, in any process. See [`Changes`] for what they are worth.
+    pub fn changes(&self) -> Changes {
+        let mut listening = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        Changes::new(listening.get_or_insert_with(|| changes::listen(&self.engine.handle, &self.db)))
     }
 
     /// Runs work with the server on the engine's thread.
@@ -314,6 +324,7 @@ impl Backend for PostgresBackend {
         if !self.db.shut() {
             return Ok(());
         }
+        drop(self.changes.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.groups.stop().await;
         let db = Arc::clone(&self.db);
         let ended = self.engine.run(async move { Ok(db.hang_up().await) }).await;
