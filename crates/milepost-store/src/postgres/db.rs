@@ -154,13 +154,7 @@ impl Db {
         let sql = self.sql(sql);
         let mut tries = 0;
         loop {
-            let outcome = async {
-                let mut lent = self.lend(what).await?;
-                let rows = lent.ask(what, &sql, params).await?;
-                lent.give_back();
-                Ok(rows)
-            };
-            let failed: Failed = match outcome.await {
+            let failed = match self.attempt(what, &sql, params).await {
                 Ok(rows) => return Ok(rows),
                 Err(failed) => failed,
             };
@@ -171,6 +165,13 @@ impl Db {
             }
             self.pause(tries).await;
         }
+    }
+
+    async fn attempt(&self, what: &str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Failed> {
+        let mut lent = self.lend(what).await?;
+        let rows = lent.ask(what, sql, params).await?;
+        lent.give_back();
+        Ok(rows)
     }
 
     /// A statement with the schema's name in its places.

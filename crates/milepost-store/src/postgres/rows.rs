@@ -74,7 +74,10 @@ impl Statement {
     }
 
     async fn ask(&self, db: &Db, what: &str) -> Result<Vec<Row>> {
-        let params: Vec<Param<'_>> = self.values.iter().map(|(v, of)| -> Param<'_> { (&**v, of.clone()) }).collect();
+        let mut params: Vec<Param<'_>> = Vec::with_capacity(self.values.len());
+        for (value, of) in &self.values {
+            params.push((&**value, of.clone()));
+        }
         db.ask(what, &self.sql, &params).await
     }
 }
@@ -273,8 +276,12 @@ pub(super) async fn put_blobs(db: &Db, workspace: &WorkspaceId, blobs: &[Blob]) 
     let mut rest = blobs;
     while !rest.is_empty() {
         let mut size = 0;
-        let count = rest.iter().take_while(|blob| std::mem::replace(&mut size, size + blob.bytes.len()) < TOGETHER);
-        let (some, later) = rest.split_at(count.count().max(1));
+        let fits = |blob: &&Blob| {
+            size += blob.bytes.len();
+            size <= TOGETHER
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let (some, later) = rest.split_at(count);
         let ids: Vec<&[u8]> = some.iter().map(|blob| blob.id.0.as_slice()).collect();
         let bytes: Vec<&[u8]> = some.iter().map(|blob| blob.bytes.as_slice()).collect();
         let params: [Param<'_>; 4] =

@@ -121,7 +121,9 @@ pub(super) async fn search(db: &Db, workspace: &WorkspaceId, asked: &TextQuery) 
     let (workspace, most) = (super::db::escape(workspace.as_str()), limit(asked.limit));
     let sessions: Vec<String> = asked.sessions.iter().map(ToString::to_string).collect();
     let mut params: Vec<Param<'_>> = vec![(&workspace, Type::TEXT), (&sessions, Type::TEXT_ARRAY), (&most, Type::INT8)];
-    params.extend(queries.iter().map(|query| -> Param<'_> { (query, Type::TEXT) }));
+    for query in &queries {
+        params.push((query, Type::TEXT));
+    }
     let rows = db.ask("searching", &sql, &params).await?;
     rows.iter()
         .map(|row| {

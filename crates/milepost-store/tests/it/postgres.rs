@@ -102,3 +102,27 @@ async fn all_rules_hold_without_a_text_index() {
         conformance::all(|| Scheme { text_index: false, ..Scheme::new("plain") }).await.unwrap();
     }
 }
+
+/// Nothing is kept in a connection: a pooler may give every statement another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_hold_behind_a_pooler_in_transaction_mode() {
+    let Some(pooler) = server().and_then(|url| cluster::Pooler::start(&url)) else { return };
+    let rules = [
+        "acknowledged_appends_are_there_after_reopening",
+        "an_old_epoch_is_fenced",
+        "racing_appends_never_interleave",
+        "racing_claims_have_one_winner",
+        "large_blobs_come_back_whole",
+        "sessions_are_filtered",
+        "text_is_found_where_there_is_an_index",
+        "a_check_finds_nothing_while_another_process_writes",
+        "compacting_changes_nothing",
+        "redaction_leaves_a_whole_log",
+        "reindexing_changes_nothing",
+    ];
+    for rule in conformance::RULES.iter().filter(|rule| rules.contains(&rule.name)) {
+        let place = Scheme::on(&pooler.url(), "pooled");
+        (rule.check)(&place).await.unwrap_or_else(|failure| panic!("{}: {failure}", rule.name));
+        place.drop_schema().await;
+    }
+}

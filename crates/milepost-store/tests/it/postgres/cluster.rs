@@ -86,3 +86,47 @@ impl Drop for Cluster {
         drop(as_user(Path::new("rm")).arg("-rf").arg(&self.dir).status());
     }
 }
+
+/// A pooler in transaction mode before a server: hardly two statements of a client get the same connection.
+pub struct Pooler {
+    dir: PathBuf,
+    port: u16,
+}
+
+impl Pooler {
+    /// Starts one before the server of a URL; none when it is not installed.
+    pub fn start(server: &str) -> Option<Self> {
+        let program = Path::new("/usr/sbin/pgbouncer");
+        if !program.is_file() {
+            return None;
+        }
+        let behind: tokio_postgres::Config = server.split('?').next()?.parse().ok()?;
+        let behind = behind.get_ports().first()?;
+        let made = run(as_user(Path::new("mktemp")).args(["-d", "/tmp/milepost-pool.XXXXXX"]));
+        let dir = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let place = dir.display();
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={behind}\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={port}\n\
+             unix_socket_dir=\nauth_type=any\npool_mode=transaction\ndefault_pool_size=3\nserver_reset_query_always=1\n\
+             server_reset_query=DISCARD ALL\nlogfile={place}/log\npidfile={place}/pid\n"
+        );
+        let file = dir.join("pgbouncer.ini");
+        std::fs::write(&file, settings).unwrap();
+        run(as_user(program).arg("-d").arg(&file).stdout(std::process::Stdio::null()));
+        Some(Self { dir, port })
+    }
+
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", self.port)
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        if let Ok(pid) = std::fs::read_to_string(self.dir.join("pid")) {
+            drop(as_user(Path::new("kill")).args(["-INT", pid.trim()]).status());
+        }
+        drop(as_user(Path::new("rm")).arg("-rf").arg(&self.dir).status());
+    }
+}
