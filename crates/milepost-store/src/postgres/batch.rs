@@ -255,7 +255,8 @@ fn last_of<T>(items: Vec<T>, place: impl Fn(&T) -> Position) -> Vec<T> {
 
 pub(super) fn encode(workspace: &WorkspaceId, batch: Batch, text_index: bool, fetched: &Fetched) -> Result<Encoded> {
     let last = batch.expected.saturating_add(batch.entries.len() as u64);
-    if last > Seq::MAX.0 {
+    // Where a new timeline begins is for the server to judge: an entry that far does not exist.
+    if batch.open.is_none() && last > Seq::MAX.0 {
         let (what, limit) = ("a timeline".into(), "Seq::MAX (entries)");
         return Err(Error::TooLarge { what, size: last, max: Seq::MAX.0, limit });
     }

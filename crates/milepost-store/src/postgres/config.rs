@@ -105,7 +105,9 @@ fn fill(config: &mut tokio_postgres::Config, variable: &dyn Fn(&str) -> Option<S
     };
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         let hosts = variable("PGHOST").unwrap_or_else(default_host);
-        hosts.split(',').for_each(|host| drop(config.host(host)));
+        for host in hosts.split(',') {
+            config.host(host);
+        }
         if config.get_ports().is_empty()
             && let Some(port) = number("PGPORT")?
         {
@@ -118,7 +120,9 @@ fn fill(config: &mut tokio_postgres::Config, variable: &dyn Fn(&str) -> Option<S
     }
     if config.get_dbname().is_none() {
         let name = variable("PGDATABASE").or_else(|| config.get_user().map(str::to_owned));
-        name.into_iter().for_each(|name| drop(config.dbname(name)));
+        if let Some(name) = name {
+            config.dbname(name);
+        }
     }
     if config.get_password().is_none()
         && let Some(password) = variable("PGPASSWORD")
