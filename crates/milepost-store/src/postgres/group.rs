@@ -24,11 +24,11 @@ const GROUP_BYTES: usize = 4 << 20;
 const LANES: usize = 2;
 
 enum Order {
-    Append(Encoded, oneshot::Sender<Result<Appended>>),
+    Append(Box<Encoded>, oneshot::Sender<Result<Appended>>),
     Stop(oneshot::Sender<()>),
 }
 
-type Waiting = (Encoded, oneshot::Sender<Result<Appended>>);
+type Waiting = (Box<Encoded>, oneshot::Sender<Result<Appended>>);
 
 /// The way to the server for appends.
 pub(super) struct Groups {
@@ -46,7 +46,7 @@ impl Groups {
     /// Sends a batch with those that wait, and waits for its answer.
     pub async fn append(&self, encoded: Encoded) -> Result<Appended> {
         let (reply, answer) = oneshot::channel();
-        self.sender.send(Order::Append(encoded, reply)).await.map_err(|_| Error::Closed)?;
+        self.sender.send(Order::Append(Box::new(encoded), reply)).await.map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)?
     }
 

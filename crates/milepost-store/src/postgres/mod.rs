@@ -170,7 +170,7 @@ impl PostgresBackend {
 macro_rules! on_engine {
     ($self:ident, $workspace:ident, |$db:ident, $w:ident| $work:expr) => {{
         let $w = $workspace.clone();
-        $self.run(move |$db| async move { Ok($work.await?) }).await
+        $self.run(move |$db| async move { $work.await }).await
     }};
 }
 
@@ -299,7 +299,8 @@ impl Backend for PostgresBackend {
 
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {
         let text = self.text;
-        on_engine!(self, workspace, |db, w| rows::rebuild(&db, &w, &row, &marks, text))
+        let w = workspace.clone();
+        self.run(move |db| async move { Ok(rows::rebuild(&db, &w, &row, &marks, text).await?) }).await
     }
 
     async fn usage(&self, workspace: &WorkspaceId) -> Result<Usage> {
@@ -327,7 +328,11 @@ impl Backend for PostgresBackend {
         drop(self.changes.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.groups.stop().await;
         let db = Arc::clone(&self.db);
-        let ended = self.engine.run(async move { Ok(db.hang_up().await) }).await;
+        let hang_up = async move {
+            db.hang_up().await;
+            Ok(())
+        };
+        let ended = self.engine.run(hang_up).await;
         self.engine.stop();
         ended
     }

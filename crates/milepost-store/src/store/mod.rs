@@ -390,9 +390,11 @@ async fn open_backend(url: &str, options: &Options, source: &Source) -> Result<A
         }
         #[cfg(feature = "postgres")]
         Some(("postgres" | "postgresql", _)) => {
-            let mut postgres = crate::postgres::PostgresOptions::default();
-            postgres.text_index = options.text_index && options.keys.master.is_none();
-            postgres.queue = options.limits.max_queue;
+            let postgres = crate::postgres::PostgresOptions {
+                text_index: options.text_index && options.keys.master.is_none(),
+                queue: options.limits.max_queue,
+                ..Default::default()
+            };
             Ok(Arc::new(crate::postgres::PostgresBackend::open(url, &postgres, source.clone()).await?))
         }
         #[cfg(not(feature = "postgres"))]

@@ -132,7 +132,7 @@ async fn connections_that_the_server_ends_are_made_anew() {
         assert!(ended > 0, "the test ends nothing");
         // Reading needs no one's help.
         store.session(writer.id()).await.unwrap();
-        drop(insist(&writer, &ids, &format!("number {number}")).await);
+        insist(&writer, &ids, &format!("number {number}")).await;
     }
     assert_eq!(texts(&store, &writer).await, (0..5).map(|number| format!("number {number}")).collect::<Vec<_>>());
     place.drop_schema().await;

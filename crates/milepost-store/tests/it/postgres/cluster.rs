@@ -107,7 +107,7 @@ impl Pooler {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let place = dir.display();
         let settings = format!(
-            "[databases]\n* = host=127.0.0.1 port={behind}\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={port}\n\
+            "[databases]\n* = host=127.0.0.1 port={behind} user=postgres\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={port}\n\
              unix_socket_dir=\nauth_type=any\npool_mode=transaction\ndefault_pool_size=3\nserver_reset_query_always=1\n\
              server_reset_query=DISCARD ALL\nlogfile={place}/log\npidfile={place}/pid\n"
         );
@@ -125,7 +125,7 @@ impl Pooler {
 impl Drop for Pooler {
     fn drop(&mut self) {
         if let Ok(pid) = std::fs::read_to_string(self.dir.join("pid")) {
-            drop(as_user(Path::new("kill")).args(["-INT", pid.trim()]).status());
+            drop(as_user(Path::new("kill")).args(["-TERM", pid.trim()]).status());
         }
         drop(as_user(Path::new("rm")).arg("-rf").arg(&self.dir).status());
     }
