@@ -37,6 +37,44 @@ fn run(command: &mut Command) -> Output {
 impl Cluster {
     /// Starts a server; none when it is not installed.
     pub fn start() -> Option<Self> {
+        let cluster = Self::make()?;
+        cluster.control(&["start"]);
+        Some(cluster)
+    }
+
+    /// Starts a server that takes encrypted connections only, with a certificate for `localhost` that it signed itself;
+    /// none when something for that is not installed.
+    pub fn start_encrypted() -> Option<Self> {
+        Command::new("openssl").arg("version").output().ok()?;
+        let cluster = Self::make()?;
+        let data = cluster.dir.join("data");
+        let request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"];
+        let extensions = ["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"];
+        let mut openssl = as_user(Path::new("openssl"));
+        openssl.args(request).args(extensions);
+        run(openssl.arg("-keyout").arg(data.join("server.key")).arg("-out").arg(cluster.certificate()));
+        let append = |name: &str, text: &str| {
+            let shell = format!("echo '{text}' >> {}", data.join(name).display());
+            run(as_user(Path::new("sh")).args(["-c", &shell]));
+        };
+        append("postgresql.conf", "ssl = on");
+        run(as_user(Path::new("rm")).arg(data.join("pg_hba.conf")));
+        append("pg_hba.conf", "hostssl all all all trust");
+        append("pg_hba.conf", "local all all trust");
+        cluster.control(&["start"]);
+        Some(cluster)
+    }
+
+    /// The certificate of a server that was started encrypted.
+    pub fn certificate(&self) -> PathBuf {
+        self.dir.join("data/server.crt")
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn make() -> Option<Self> {
         let bin = programs()?;
         let made = run(as_user(Path::new("mktemp")).args(["-d", "/tmp/milepost-pg.XXXXXX"]));
         let dir = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
@@ -45,9 +83,7 @@ impl Cluster {
             .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-D"])
             .arg(data));
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let cluster = Self { bin, dir, port };
-        cluster.control(&["start"]);
-        Some(cluster)
+        Some(Self { bin, dir, port })
     }
 
     pub fn url(&self) -> String {

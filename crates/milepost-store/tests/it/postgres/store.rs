@@ -9,6 +9,7 @@ use milepost_store::{
     Append, Claim, Error, MasterKey, MessageQuery, NewSession, Options, Redactor, Store, block_on, system_source,
 };
 
+use super::cluster::Cluster;
 use super::{Scheme, server};
 use crate::support::{START, claim, create, step, user};
 
@@ -283,4 +284,28 @@ async fn another_process_is_told_of_what_grows_and_looks_anyway() {
         assert_ne!(change, Change::Session(WorkspaceId::new("none").unwrap(), writer.id()));
     }
     place.drop_schema().await;
+}
+
+#[tokio::test]
+async fn connections_are_encrypted_and_certificates_checked_when_asked() {
+    if server().is_none() {
+        return;
+    }
+    let Some(cluster) = Cluster::start_encrypted() else { return };
+    let open = async |host: &str, rest: &str| {
+        let url = format!("postgres://postgres@{host}:{}/postgres?{rest}", cluster.port());
+        let store = Store::open(&url, Options::default()).await?;
+        create(&store).await.append(step(1)).await.map(drop)
+    };
+    open("127.0.0.1", "sslmode=prefer").await.unwrap();
+    open("127.0.0.1", "sslmode=require").await.unwrap();
+    let root = format!("sslmode=verify-full&sslrootcert={}", cluster.certificate().display());
+    open("localhost", &root).await.unwrap();
+    // In clear, for another name, and signed by nobody that the machine knows.
+    for (host, rest) in
+        [("127.0.0.1", "sslmode=disable"), ("127.0.0.1", root.as_str()), ("localhost", "sslmode=verify-full")]
+    {
+        let refused = open(host, rest).await.unwrap_err();
+        assert!(matches!(refused, Error::Unavailable { .. } | Error::Invalid { .. }), "{host} {rest}: {refused:?}");
+    }
 }
