@@ -61,6 +61,7 @@ pub(super) async fn usage(db: &Db, workspace: &WorkspaceId) -> Result<Usage> {
 pub(super) async fn check(db: &Db, depth: Depth, text_index: bool) -> Result<Vec<Finding>, Failed> {
     let what = "checking the store";
     let mut lent = db.lend(what).await?;
+    lent.take_time();
     lent.run(what, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
     let mut found = settings(&mut lent).await?;
     found.extend(orphans(db, &mut lent).await?);

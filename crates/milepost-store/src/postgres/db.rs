@@ -23,6 +23,8 @@ const LOCK_MS: u64 = 20_000;
 const PAUSE: Duration = Duration::from_millis(50);
 /// up to this.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// What goes through everything that is stored may take so long.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// A value to send and its type.
 pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -201,11 +203,11 @@ impl Db {
             let Some(client) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() else { break };
             // The server may have ended it since.
             if !client.is_closed() {
-                return Ok(Lent { db: self, client, _place: place });
+                return Ok(Lent { db: self, client, limit: self.patience.statement, _place: place });
             }
         }
         let client = self.connect(what).await?;
-        Ok(Lent { db: self, client, _place: place })
+        Ok(Lent { db: self, client, limit: self.patience.statement, _place: place })
     }
 
     /// A connection that is not one of the lent ones, and whose messages the caller reads.
@@ -236,13 +238,14 @@ impl Db {
 pub(super) struct Lent<'a> {
     db: &'a Db,
     client: Client,
+    limit: Duration,
     _place: SemaphorePermit<'a>,
 }
 
 impl Lent<'_> {
     /// Asks; `sql` must have been through [`Db::sql`].
     pub async fn ask(&mut self, what: &str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Failed> {
-        let limit = self.db.patience.statement;
+        let limit = self.limit;
         match tokio::time::timeout(limit, self.client.query_typed(sql, params)).await {
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => Err(self.failed(what, &error)),
@@ -253,6 +256,11 @@ impl Lent<'_> {
                 Err(Failed { error, fate: Fate::Unknown })
             }
         }
+    }
+
+    /// Lets every answer take as long as it takes to go through everything.
+    pub fn take_time(&mut self) {
+        self.limit = LONG;
     }
 
     /// Runs statements without values, for as long as they take; `sql` must have been through [`Db::sql`].

@@ -219,6 +219,7 @@ pub(super) async fn rebuild(
     let json = Value::Object(batch::row(row)).to_string();
     let marks = Value::Array(marks.iter().map(batch::mark).collect()).to_string();
     let mut lent = db.lend(what).await?;
+    lent.take_time();
     lent.run(what, "BEGIN").await?;
     let sql = db.sql("SELECT {s}.rebuild_1($1, $2::jsonb, $3, $4::jsonb, $5)");
     let params: [Param<'_>; 5] = [
