@@ -4,10 +4,21 @@
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
 use std::io::Write;
+use std::process::ExitCode;
 
 use milepost_store::{Options, Phase, Progress, block_on, migrate, open_backend, system_source};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("migrate: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let (Some(from), Some(to), None) = (args.next(), args.next(), args.next()) else {
         return Err("usage: migrate FROM TO, each a URL such as sqlite:milepost.db".into());
