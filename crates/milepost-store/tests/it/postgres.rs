@@ -1,5 +1,5 @@
-//! The same rules on a real PostgreSQL server. `MILEPOST_TEST_POSTGRES` holds its URL (`scripts/test` starts one);
-//! without it there is nothing to test here. Every test has a schema of its own.
+//! The same rules on a real PostgreSQL server. `MILEPOST_TEST_POSTGRES` holds its URL (`scripts/test` starts one) or `none`:
+//! then there is nothing to test here. Every test has a schema of its own.
 
 mod bad_days;
 mod cluster;
@@ -14,9 +14,22 @@ use milepost_store::conformance::{self, Place};
 use milepost_store::postgres::{LeaseClock, PostgresBackend, PostgresOptions};
 use milepost_store::{Backend, Result};
 
+const VARIABLE: &str = "MILEPOST_TEST_POSTGRES";
+
 /// The server's URL.
 pub fn server() -> Option<String> {
-    std::env::var("MILEPOST_TEST_POSTGRES").ok().filter(|url| !url.is_empty())
+    std::env::var(VARIABLE).ok().filter(|url| !url.is_empty() && url != "none")
+}
+
+/// A run that tested nothing here must not look like one that passed.
+#[test]
+fn a_server_is_named_or_left_out_on_purpose() {
+    let is_said = std::env::var(VARIABLE).is_ok_and(|url| !url.is_empty());
+    assert!(
+        is_said,
+        "PostgreSQL was not tested: {VARIABLE} names no server. Run `scripts/with-postgres cargo test`, or set it to \
+         `none` to leave PostgreSQL out."
+    );
 }
 
 /// A connection of one's own, to look at the tables or to stand in the way.
@@ -106,7 +119,8 @@ async fn all_rules_hold_without_a_text_index() {
 /// Nothing is kept in a connection: a pooler may give every statement another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rules_hold_behind_a_pooler_in_transaction_mode() {
-    let Some(pooler) = server().and_then(|url| cluster::Pooler::start(&url)) else { return };
+    let Some(server) = server() else { return };
+    let pooler = cluster::Pooler::start(&server);
     let rules = [
         "acknowledged_appends_are_there_after_reopening",
         "an_old_epoch_is_fenced",

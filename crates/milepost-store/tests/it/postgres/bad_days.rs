@@ -42,9 +42,6 @@ async fn insist(writer: &SessionWriter, ids: &Source, text: &str) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_ends_while_many_append_loses_nothing_acknowledged() {
     const WRITERS: usize = 6;
-    if server().is_none() {
-        return;
-    }
     let Some(cluster) = Cluster::start() else { return };
     let place = Scheme::on(&cluster.url(), "crash");
     let store = open(&place, |_| {}).await;
@@ -93,9 +90,6 @@ async fn a_server_that_ends_while_many_append_loses_nothing_acknowledged() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_away_is_an_error_that_stored_nothing() {
-    if server().is_none() {
-        return;
-    }
     let Some(cluster) = Cluster::start() else { return };
     let place = Scheme::on(&cluster.url(), "away");
     let store = open(&place, |options| options.tries = 2).await;

@@ -10,11 +10,13 @@ pub struct Cluster {
     port: u16,
 }
 
-/// Where the server's programs are; none when it is not installed.
-fn programs() -> Option<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|d| d.path()).collect();
+/// Where the server's programs are.
+fn programs() -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = versions.map(|version| version.path()).collect();
     found.sort();
-    found.into_iter().rev().map(|version| version.join("bin")).find(|bin| bin.join("initdb").is_file())
+    let newest = found.into_iter().rev().map(|version| version.join("bin")).find(|bin| bin.join("initdb").is_file());
+    newest.expect("this test starts a PostgreSQL server of its own: install it (Debian: postgresql)")
 }
 
 /// A command as a user that the server accepts: it refuses to run as root.
@@ -35,7 +37,7 @@ fn run(command: &mut Command) -> Output {
 }
 
 impl Cluster {
-    /// Starts a server; none when it is not installed.
+    /// Starts a server; none when PostgreSQL is left out of this run.
     pub fn start() -> Option<Self> {
         let cluster = Self::make()?;
         cluster.control(&["start"]);
@@ -43,9 +45,8 @@ impl Cluster {
     }
 
     /// Starts a server that takes encrypted connections only, with a certificate for `localhost` that it signed itself;
-    /// none when something for that is not installed.
+    /// none when PostgreSQL is left out of this run.
     pub fn start_encrypted() -> Option<Self> {
-        Command::new("openssl").arg("version").output().ok()?;
         let cluster = Self::make()?;
         let data = cluster.dir.join("data");
         let request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"];
@@ -75,7 +76,8 @@ impl Cluster {
     }
 
     fn make() -> Option<Self> {
-        let bin = programs()?;
+        super::server()?;
+        let bin = programs();
         let made = run(as_user(Path::new("mktemp")).args(["-d", "/tmp/milepost-pg.XXXXXX"]));
         let dir = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
         let data = dir.join("data");
@@ -130,14 +132,12 @@ pub struct Pooler {
 }
 
 impl Pooler {
-    /// Starts one before the server of a URL; none when it is not installed.
-    pub fn start(server: &str) -> Option<Self> {
+    /// Starts one before the server of a URL.
+    pub fn start(server: &str) -> Self {
         let program = Path::new("/usr/sbin/pgbouncer");
-        if !program.is_file() {
-            return None;
-        }
-        let behind: tokio_postgres::Config = server.split('?').next()?.parse().ok()?;
-        let behind = behind.get_ports().first()?;
+        assert!(program.is_file(), "this test needs a pooler: install it (Debian: pgbouncer)");
+        let behind: tokio_postgres::Config = server.split('?').next().unwrap().parse().unwrap();
+        let behind = behind.get_ports().first().unwrap();
         let made = run(as_user(Path::new("mktemp")).args(["-d", "/tmp/milepost-pool.XXXXXX"]));
         let dir = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -150,7 +150,7 @@ impl Pooler {
         let file = dir.join("pgbouncer.ini");
         std::fs::write(&file, settings).unwrap();
         run(as_user(program).arg("-d").arg(&file).stdout(std::process::Stdio::null()));
-        Some(Self { dir, port })
+        Self { dir, port }
     }
 
     pub fn url(&self) -> String {
