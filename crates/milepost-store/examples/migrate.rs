@@ -25,7 +25,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     };
     let (options, source) = (Options::default(), system_source()?);
     block_on(async {
-        let (from, to) = (open_backend(&from, &options, &source)?, open_backend(&to, &options, &source)?);
+        let from = open_backend(&from, &options, &source).await?;
+        let to = open_backend(&to, &options, &source).await?;
         for workspace in from.workspaces().await? {
             let done = migrate(&*from, &*to, &workspace, &source, &mut |progress| show(progress)).await?;
             println!(

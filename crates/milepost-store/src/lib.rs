@@ -28,8 +28,8 @@
 //! # }
 //! ```
 //!
-//! Where things are kept is a [`backend`]'s business: [`sqlite`] for one machine, [`memory`] for
-//! tests; any other that passes the conformance suite (feature `conformance`).
+//! Where things are kept is a [`backend`]'s business: [`sqlite`] for one machine, `postgres` (a feature) for several,
+//! [`memory`] for tests; any other that passes the conformance suite (feature `conformance`).
 
 pub mod backend;
 mod block;
@@ -41,6 +41,8 @@ mod keys;
 mod limits;
 pub mod memory;
 mod migrate;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod store;

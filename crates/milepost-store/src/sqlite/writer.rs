@@ -352,9 +352,13 @@ impl Desk {
             Ok((_, true)) => self.backlog = 0,
             Ok((done, false)) => self.backlog = self.backlog.saturating_sub(done).max(1),
             // The index is derived: it is caught up by the next search or the next idle moment.
-            Err(_) => {
+            Err(error) => {
                 self.backlog = 0;
-                self.connection = None;
+                // Damage was only read. Opening anew would find it again, and keep everyone from writing.
+                let is_as_before = error.is_damage() && connection.execute_batch("ROLLBACK").is_ok();
+                if !is_as_before {
+                    self.connection = None;
+                }
             }
         }
     }

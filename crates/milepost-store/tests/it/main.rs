@@ -15,6 +15,7 @@ mod keys;
 mod kills;
 mod migrate;
 mod model;
+mod postgres;
 mod power;
 mod processes;
 mod redact;

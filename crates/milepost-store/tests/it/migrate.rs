@@ -17,8 +17,8 @@ fn source() -> Source {
     Source::seeded(7, Arc::new(ManualClock::new(milepost_model::Timestamp(1_800_000_000_000))))
 }
 
-fn sqlite(path: &Path, options: &Options) -> Arc<dyn Backend> {
-    open_backend(&url(path), options, &source()).unwrap()
+async fn sqlite(path: &Path, options: &Options) -> Arc<dyn Backend> {
+    open_backend(&url(path), options, &source()).await.unwrap()
 }
 
 async fn all(from: &dyn Backend, to: &dyn Backend) -> Result<Vec<milepost_store::Migrated>, Error> {
@@ -38,14 +38,14 @@ async fn a_golden_store_is_the_same_after_a_round_trip() {
         let before = std::fs::read(&golden).unwrap();
         let memory = MemoryBackend::new(source());
         let options = Options::default();
-        let from = sqlite(&golden, &options);
+        let from = sqlite(&golden, &options).await;
         let done = all(&*from, &memory).await.unwrap();
         assert!(done.iter().all(|done| done.entries > 0 && done.copied == done.entries), "{done:?}");
         from.close().await.unwrap();
         assert!(before == std::fs::read(&golden).unwrap(), "{}: the source was changed", kind.name());
 
         let back = dir.path().join("back.db");
-        let to = open_backend(&url(&back), &kind.options(source()), &source()).unwrap();
+        let to = open_backend(&url(&back), &kind.options(source()), &source()).await.unwrap();
         all(&memory, &*to).await.unwrap();
         // Once more: there is nothing left to do.
         let again = all(&memory, &*to).await.unwrap();
@@ -100,10 +100,10 @@ async fn an_interrupted_migration_goes_on_where_it_was() {
     let path = dir.path().join("to.db");
     let options = Options::default();
     let workspace = WorkspaceId::default();
-    let from = sqlite(&scratch.path(), &options);
+    let from = sqlite(&scratch.path(), &options).await;
     let mut interrupted = 0;
     for attempt in 0..200u64 {
-        let to = sqlite(&path, &options);
+        let to = sqlite(&path, &options).await;
         let outcome = tokio::time::timeout(
             Duration::from_millis(2 + 3 * attempt),
             migrate(&*from, &*to, &workspace, &source(), &mut |_| {}),
@@ -137,7 +137,8 @@ async fn a_target_in_use_is_refused_and_the_progress_is_told() {
     used.close().await.unwrap();
 
     let options = Options::default();
-    let (from, to) = (sqlite(&scratch.path(), &options), sqlite(&other.path(), &options));
+    let from = sqlite(&scratch.path(), &options).await;
+    let to = sqlite(&other.path(), &options).await;
     let refused = all(&*from, &*to).await.unwrap_err().to_string();
     assert!(refused.contains("the workspace was used on the target"), "{refused}");
 
@@ -163,15 +164,15 @@ async fn a_damaged_copy_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("to.db");
     let options = Options::default();
-    let from = sqlite(&scratch.path(), &options);
-    let to = sqlite(&path, &options);
+    let from = sqlite(&scratch.path(), &options).await;
+    let to = sqlite(&path, &options).await;
     all(&*from, &*to).await.unwrap();
     to.close().await.unwrap();
     for damage in ["UPDATE entries SET body = x'00' WHERE id = (SELECT max(id) FROM entries)", "DELETE FROM blobs"] {
         let copy = dir.path().join("damaged.db");
         std::fs::copy(&path, &copy).unwrap();
         rusqlite::Connection::open(&copy).unwrap().execute_batch(damage).unwrap();
-        let to = sqlite(&copy, &options);
+        let to = sqlite(&copy, &options).await;
         assert!(all(&*from, &*to).await.is_err(), "{damage}");
     }
 }

@@ -907,6 +907,20 @@ async fn the_newest_whole_mark_is_loaded_and_the_damaged_ones_are_named() {
 }
 
 #[tokio::test]
+async fn damage_that_indexing_meets_keeps_nobody_from_writing() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let (hurt, other) = (create(&store).await, create(&store).await);
+    let first = hurt.append(step(1)).await.unwrap();
+    other.append(step(1)).await.unwrap();
+    damage(&scratch.path(), last(&first));
+    // Texts are indexed when nobody wrote for a moment: by then it has met the damage.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    other.append(step(2)).await.unwrap();
+    assert_eq!(store.state(other.id()).await.unwrap(), state(json!({"memory": {"step": 2}})));
+}
+
+#[tokio::test]
 async fn a_future_dropped_before_the_write_leaves_nothing_and_the_writer_usable() {
     let held = Held::new(|_| {}).await;
     held.writer.append(step(1)).await.unwrap();
