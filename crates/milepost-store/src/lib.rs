@@ -28,8 +28,8 @@
 //! # }
 //! ```
 //!
-//! Where things are kept is a [`backend`]'s business: [`sqlite`] for one machine, [`memory`] for
-//! tests; any other that passes the conformance suite (feature `conformance`).
+//! Where things are kept is a [`backend`]'s business: [`sqlite`] for one machine, `object` for a bucket (feature `object`),
+//! [`memory`] for tests; any other that passes the conformance suite (feature `conformance`).
 
 pub mod backend;
 mod block;
@@ -40,6 +40,8 @@ mod error;
 mod keys;
 mod limits;
 pub mod memory;
+#[cfg(feature = "object")]
+pub mod object;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod store;

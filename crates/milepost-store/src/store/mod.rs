@@ -152,7 +152,8 @@ pub struct SessionPage {
 }
 
 impl Store {
-    /// Opens the store at a URL: `sqlite:PATH`, or `memory:` for one that ends with the process.
+    /// Opens the store at a URL: `sqlite:PATH`; with the feature `object` a bucket, `file:///DIR` or
+    /// `s3://BUCKET/PREFIX`; or `memory:` for one that ends with the process.
     pub async fn open(url: &str, options: Options) -> Result<Self> {
         let source = match &options.source {
             Some(source) => source.clone(),
@@ -338,7 +339,11 @@ impl Store {
     }
 
     async fn head(&self, id: SessionId) -> Result<crate::backend::SessionHead> {
-        self.inner.backend.session(self.workspace(), id).await?.ok_or_else(|| Error::not_found("session", id))
+        let head = self.inner.backend.session(self.workspace(), id).await?;
+        let head = head.ok_or_else(|| Error::not_found("session", id))?;
+        // A store far away need not be asked for what it has just told.
+        self.remember_parent(head.timeline.id, (head.timeline.session, head.timeline.parent));
+        Ok(head)
     }
 
     async fn decode_session(&self, row: &SessionRow) -> Result<Session> {
@@ -359,12 +364,16 @@ impl Store {
         let found = self.inner.backend.timeline(self.workspace(), timeline).await?;
         let found = found.ok_or_else(|| Error::not_found("timeline", timeline))?;
         let known = (found.session, found.parent);
+        self.remember_parent(timeline, known);
+        Ok(known)
+    }
+
+    fn remember_parent(&self, timeline: TimelineId, known: (SessionId, Option<Position>)) {
         let mut parents = self.inner.parents.lock().unwrap_or_else(PoisonError::into_inner);
         if parents.len() >= REMEMBERED_PARENTS {
             parents.clear();
         }
         parents.insert(timeline, known);
-        Ok(known)
     }
 }
 
@@ -384,7 +393,12 @@ fn open_backend(url: &str, options: &Options, source: &Source) -> Result<Arc<dyn
             };
             Ok(Arc::new(crate::sqlite::SqliteBackend::open(Path::new(path), &sqlite, source.clone())?))
         }
+        #[cfg(feature = "object")]
+        Some((scheme, _)) if crate::object::SCHEMES.contains(&scheme) => {
+            let object = crate::object::ObjectOptions::default();
+            Ok(Arc::new(crate::object::ObjectBackend::open(url, object, source.clone())?))
+        }
         Some(("memory", _)) => Ok(Arc::new(crate::memory::MemoryBackend::new(source.clone()))),
-        _ => Err(Error::invalid(url, "it is not a store: use sqlite:PATH or memory:")),
+        _ => Err(Error::invalid(url, "it is not a store: use sqlite:PATH, file:///DIR, s3://BUCKET/PREFIX or memory:")),
     }
 }
