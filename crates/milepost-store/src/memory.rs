@@ -128,7 +128,8 @@ impl Workspace {
 
     /// Whether a batch may be added; the first answer when it was added already.
     pub(crate) fn check(&self, batch: &Batch) -> Result<Option<Appended>> {
-        if let Some(answer) = self.timelines.get(&batch.timeline).and_then(|line| line.repeated(batch.expected, batch)) {
+        if let Some(answer) = self.timelines.get(&batch.timeline).and_then(|line| line.repeated(batch.expected, batch))
+        {
             return Ok(Some(answer));
         }
         if let (Some(epoch), true) = (batch.epoch, self.sessions.contains_key(&batch.session)) {
@@ -261,7 +262,14 @@ impl Workspace {
         Appended { length, repeated: false }
     }
 
-    pub(crate) fn note(&mut self, id: SessionId, row: Option<SessionRow>, epoch: Option<Epoch>, length: u64, until: Timestamp) {
+    pub(crate) fn note(
+        &mut self,
+        id: SessionId,
+        row: Option<SessionRow>,
+        epoch: Option<Epoch>,
+        length: u64,
+        until: Timestamp,
+    ) {
         match (self.sessions.get_mut(&id), row) {
             (Some(state), row) => {
                 if let Some(row) = row {

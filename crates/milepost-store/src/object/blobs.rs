@@ -31,7 +31,8 @@ impl Shared {
         let unique: Vec<&Blob> = blobs.iter().filter(|blob| seen.insert(blob.id)).collect();
         let puts: Vec<_> = unique.iter().map(|blob| self.put_blob(workspace, blob)).collect();
         let existed: Vec<bool> = futures_util::stream::iter(puts).buffered(AT_ONCE).try_collect().await?;
-        let existing: Vec<&Blob> = unique.iter().zip(existed).filter(|(_, existed)| *existed).map(|(b, _)| *b).collect();
+        let existing: Vec<&Blob> =
+            unique.iter().zip(existed).filter(|(_, existed)| *existed).map(|(b, _)| *b).collect();
         let touched: Vec<BlobId> = match told_by {
             ToldBy::Step => existing.iter().map(|blob| blob.id).collect(),
             ToldBy::Touch => unique.iter().map(|blob| blob.id).collect(),
@@ -117,7 +118,8 @@ impl Shared {
             let ids: Vec<BlobId> = bytes.map(|bytes| format::decode(key, &bytes)).transpose()?.unwrap_or_default();
             ids.into_iter().for_each(|id| note(id, time));
         }
-        let logs: Vec<_> = self.logs().get(workspace).into_iter().flatten().map(|(name, log)| (name.clone(), log.clone())).collect();
+        let logs: Vec<_> =
+            self.logs().get(workspace).into_iter().flatten().map(|(name, log)| (name.clone(), log.clone())).collect();
         for (name, log) in logs {
             if matches!(name, LogName::Session(_)) {
                 log.lock().await.side.touched.iter().for_each(|(id, time)| note(*id, *time));

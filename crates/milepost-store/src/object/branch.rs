@@ -46,7 +46,9 @@ impl Shared {
         }
         let mut found = Branches { pins: pins.len(), there: Vec::new(), beginning: Vec::new() };
         for pin in pins {
-            let line = self.cache.with(workspace, |w| Ok(w.timelines.get(&pin.timeline).map(|line| line.info(pin.timeline))))?;
+            let line = self
+                .cache
+                .with(workspace, |w| Ok(w.timelines.get(&pin.timeline).map(|line| line.info(pin.timeline))))?;
             match line {
                 Some(line) => found.there.push(line),
                 None if self.may_begin(workspace, &pin).await => found.beginning.push(pin),

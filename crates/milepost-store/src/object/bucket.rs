@@ -98,8 +98,9 @@ pub(super) struct Bucket {
 /// The runtime of all buckets. It is never ended: a program's end needs no answer.
 fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
-    let made = RUNTIME
-        .get_or_init(|| Builder::new_multi_thread().worker_threads(2).thread_name("milepost-object").enable_all().build().ok());
+    let made = RUNTIME.get_or_init(|| {
+        Builder::new_multi_thread().worker_threads(2).thread_name("milepost-object").enable_all().build().ok()
+    });
     made.as_ref().ok_or_else(|| Error::Io {
         what: "starting threads for the object store".into(),
         why: "the system refused; check the limits on threads and memory".into(),
@@ -229,8 +230,7 @@ impl Bucket {
             Err(fault) => return Err(failed("listing", folder, &fault)),
         };
         self.counts.lists.fetch_add((prefixes.len() as u64).div_ceil(KEYS_PER_PAGE).max(1), Ordering::Relaxed);
-        let mut names: Vec<String> =
-            prefixes.iter().filter_map(|path| path.filename().map(str::to_owned)).collect();
+        let mut names: Vec<String> = prefixes.iter().filter_map(|path| path.filename().map(str::to_owned)).collect();
         names.sort_unstable();
         Ok(names)
     }

@@ -38,7 +38,8 @@ impl Shared {
     /// Brings a timeline up to date, unless all that is asked for lies below the length that is known.
     async fn refresh_timeline(&self, workspace: &WorkspaceId, id: TimelineId, to: Option<Seq>) -> Result<()> {
         self.ensure_open()?;
-        let known = self.cache.with(workspace, |w| Ok(w.timelines.get(&id).map(|line| (line.session, line.length()))))?;
+        let known =
+            self.cache.with(workspace, |w| Ok(w.timelines.get(&id).map(|line| (line.session, line.length()))))?;
         if let (Some((session, length)), Some(to)) = (known, to) {
             let log = self.log(workspace, &LogName::Session(session));
             let state = log.lock().await;
@@ -182,10 +183,11 @@ impl Shared {
     ) -> Result<()> {
         self.ensure_open()?;
         let name = LogName::Records(key.kind.clone());
-        let decide = |w: &Workspace, _: &LogState, _: Timestamp| match w.records.get(key).map(|old| old.version) == expected {
-            true => Ok(Decision::Write(vec![op.clone()], ())),
-            false => Err(Conflict::Record { key: key.key.clone() }.into()),
-        };
+        let decide =
+            |w: &Workspace, _: &LogState, _: Timestamp| match w.records.get(key).map(|old| old.version) == expected {
+                true => Ok(Decision::Write(vec![op.clone()], ())),
+                false => Err(Conflict::Record { key: key.key.clone() }.into()),
+            };
         self.commit(workspace, &name, None, decide).await?;
         self.merge_if_long(workspace, &name).await;
         Ok(())

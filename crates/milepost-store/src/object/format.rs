@@ -37,7 +37,10 @@ pub(super) enum Op {
     Branch(Pin),
     /// The branch did not begin after all.
     Unbranch(TimelineId),
-    Rebuild { row: Box<SessionRow>, marks: Vec<MarkRow> },
+    Rebuild {
+        row: Box<SessionRow>,
+        marks: Vec<MarkRow>,
+    },
     Remove,
     PutRecord(Record),
     DeleteRecord(RecordKey),

@@ -89,7 +89,8 @@ impl Shared {
             let (steps, bases) =
                 futures_util::future::try_join(self.bucket.list(&folder, None), self.bucket.list(&bases, None)).await?;
             let (numbers, boundary) = (numbers(&steps), newest(&bases));
-            let end = numbers.last().copied().max(boundary.as_ref().map(|sealed| sealed.number)).map_or(0, |last| last + 1);
+            let end =
+                numbers.last().copied().max(boundary.as_ref().map(|sealed| sealed.number)).map_or(0, |last| last + 1);
             if end < state.next {
                 // Removed for good, and perhaps begun anew.
                 self.cache.with(workspace, |w| {

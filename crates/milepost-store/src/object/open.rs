@@ -77,6 +77,9 @@ fn remote(url: &str, scheme: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>>
         "gs" => gs(url, bucket),
         #[cfg(feature = "object-az")]
         "az" => az(url, bucket),
-        other => Err(Error::invalid(url, format!("this program was built without {other}: build it with the feature object-{other}"))),
+        other => Err(Error::invalid(
+            url,
+            format!("this program was built without {other}: build it with the feature object-{other}"),
+        )),
     }
 }

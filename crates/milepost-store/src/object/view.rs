@@ -49,8 +49,7 @@ impl Shared {
         let sent = self.source.now();
         let (steps_folder, index_folder) = (names::sessions_steps(workspace), names::index(workspace));
         let steps = self.bucket.list(&steps_folder, None);
-        let (steps, indexes) =
-            futures_util::future::try_join(steps, self.bucket.list(&index_folder, None)).await?;
+        let (steps, indexes) = futures_util::future::try_join(steps, self.bucket.list(&index_folder, None)).await?;
         let newest = indexes.iter().filter_map(|found| names::number_of(&found.name)).max();
         if let Some(number) = newest.filter(|number| view.number.is_none_or(|known| *number > known)) {
             self.read_index(workspace, view, number).await?;
@@ -94,7 +93,13 @@ impl Shared {
 
     /// Brings one session up to date, unless the index has all of it and nobody asked for it yet. Tells whether it
     /// is in memory, and whether it is newer than the index.
-    async fn look_at(&self, workspace: &WorkspaceId, view: &View, id: SessionId, sent: Timestamp) -> Result<(bool, bool)> {
+    async fn look_at(
+        &self,
+        workspace: &WorkspaceId,
+        view: &View,
+        id: SessionId,
+        sent: Timestamp,
+    ) -> Result<(bool, bool)> {
         let name = LogName::Session(id);
         let log = self.log(workspace, &name);
         let mut state = log.lock().await;

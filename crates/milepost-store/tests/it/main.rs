@@ -13,6 +13,8 @@ mod keep;
 mod keys;
 mod kills;
 mod model;
+mod object;
+mod object_model;
 mod power;
 mod processes;
 mod redact;
