@@ -65,7 +65,10 @@ pub(super) fn apply(w: &mut Workspace, name: &LogName, state: &mut LogState, ste
                 state.side.pins.push(pin);
             }
             Op::Unbranch(timeline) => state.side.pins.retain(|pin| pin.timeline != timeline),
-            Op::Rebuild { row, marks } => w.rebuild(*row, marks, step.time),
+            Op::Rebuild { row, marks } => {
+                w.rebuild(*row, marks, step.time);
+                state.has_rewrite = true;
+            }
             Op::Remove => {
                 if let Some(id) = session_of(name) {
                     w.remove(id);
@@ -75,7 +78,9 @@ pub(super) fn apply(w: &mut Workspace, name: &LogName, state: &mut LogState, ste
                 state.side.ended.extend(side.parents.into_keys());
                 state.has_rewrite = true;
             }
-            Op::PutRecord(record) => drop(w.records.insert(record.key.clone(), record)),
+            Op::PutRecord(record) => {
+                state.has_rewrite |= w.records.insert(record.key.clone(), record).is_some();
+            }
             Op::DeleteRecord(key) => {
                 w.records.remove(&key);
                 state.has_rewrite = true;
@@ -175,10 +180,13 @@ fn session_base(w: &Workspace, id: SessionId) -> Option<SessionBase> {
 }
 
 /// What the index says of a session.
-pub(super) fn index_row(w: &Workspace, id: SessionId, next: u64) -> IndexRow {
+pub(super) fn index_row(w: &Workspace, id: SessionId, state: &LogState, now: Timestamp) -> IndexRow {
     let own = lines(w, id);
     IndexRow {
-        next,
+        next: state.next,
+        untidy: state.has_rewrite,
+        noted: (state.next, now),
+        settled: 0,
         row: w.sessions.get(&id).map(|session| session.row.clone()),
         marks: own.iter().flat_map(|(line, _)| of_line(&w.marks, *line)).map(|row| upper(row.id)).collect(),
         timelines: own.into_iter().map(|(id, _)| id).collect(),

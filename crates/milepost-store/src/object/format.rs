@@ -127,6 +127,12 @@ pub(super) struct IndexRow {
     pub timelines: Vec<TimelineId>,
     /// The upper halves of its marks' ids: time and 16 random bits.
     pub marks: Vec<u64>,
+    /// There is something in its steps whose old bytes are to go.
+    pub untidy: bool,
+    /// An earlier `next`, and when an index first knew it: once that is long ago, nobody needs the steps before.
+    pub noted: (u64, Timestamp),
+    /// The `next` that was known long ago.
+    pub settled: u64,
 }
 
 /// The upper half of an id.

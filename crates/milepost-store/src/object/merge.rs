@@ -83,6 +83,10 @@ impl Shared {
         let ids: Vec<SessionId> = {
             let mut view = view.lock().await;
             self.look(workspace, &mut view).await?;
+            let untidy = view.rows.iter().filter(|(_, row)| row.untidy).map(|(id, _)| LogName::Session(*id));
+            for name in untidy {
+                self.refresh(workspace, &name).await?;
+            }
             view.steps.keys().copied().collect()
         };
         let mut logs: Vec<LogName> = ids.into_iter().map(LogName::Session).collect();
@@ -125,8 +129,11 @@ impl Shared {
         if let LogName::Session(id) = name {
             let view = self.view(workspace);
             let view = view.lock().await;
-            let is_indexed = view.rows.get(id).is_some_and(|row| row.next > due.number);
-            if !is_indexed || view.sealed.plus_ms(self.options.delete_after_ms).0 >= now_ms {
+            let settled = view.rows.get(id).map_or(0, |row| match self.is_long_ago(row.noted.1) {
+                true => row.noted.0,
+                false => row.settled,
+            });
+            if settled <= due.number {
                 return Ok(());
             }
         }
@@ -162,11 +169,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Of the indexes only the newest is read; the one before it stays for whoever has just listed it.
+    /// Of the indexes only the newest is read; the one before it stays a while for whoever has just listed it.
     async fn delete_old_indexes(&self, workspace: &WorkspaceId) -> Result<()> {
         let folder = names::index(workspace);
         let mut found = self.bucket.list(&folder, None).await?;
-        found.truncate(found.len().saturating_sub(2));
+        let view = self.view(workspace);
+        let keep = if self.is_long_ago(view.lock().await.sealed) { 1 } else { 2 };
+        found.truncate(found.len().saturating_sub(keep));
         let keys: Vec<String> = found.iter().map(|index| format!("{folder}/{}", index.name)).collect();
         self.bucket.delete_all(&keys).await
     }

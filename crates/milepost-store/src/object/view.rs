@@ -60,12 +60,35 @@ impl Shared {
                 view.steps.entry(id).or_default().push(number);
             }
         }
+        self.forget_gone(workspace, view).await?;
         let ids: BTreeSet<SessionId> = view.rows.keys().chain(view.steps.keys()).copied().collect();
         let looks: Vec<_> = ids.iter().map(|id| self.look_at(workspace, view, *id, sent)).collect();
         let found: Vec<(bool, bool)> = futures_util::stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
         view.newer = found.iter().filter(|(_, newer)| *newer).count();
         view.loaded = ids.into_iter().zip(found).filter(|(_, (loaded, _))| *loaded).map(|(id, _)| id).collect();
         view.taken = Some(sent);
+        Ok(())
+    }
+
+    /// Whether everyone has looked since.
+    pub fn is_long_ago(&self, time: Timestamp) -> bool {
+        time.plus_ms(self.options.delete_after_ms) < self.source.now()
+    }
+
+    /// A session that lives has a first step. One that is in memory and has none is gone, or was begun just now.
+    async fn forget_gone(&self, workspace: &WorkspaceId, view: &View) -> Result<()> {
+        let known: Vec<LogName> = self.logs().get(workspace).into_iter().flat_map(BTreeMap::keys).cloned().collect();
+        for name in known {
+            if !matches!(&name, LogName::Session(id) if !view.steps.contains_key(id)) {
+                continue;
+            }
+            let log = self.log(workspace, &name);
+            let mut state = log.lock().await;
+            if state.next > 0 {
+                state.fresh = None;
+                self.refresh_locked(workspace, &name, &mut state).await?;
+            }
+        }
         Ok(())
     }
 
@@ -216,16 +239,26 @@ impl Shared {
             if view.newer == 0 && gone.is_empty() {
                 return Ok(());
             }
+            let now = self.source.now();
             let mut rows = view.rows.clone();
             gone.iter().for_each(|id| drop(rows.remove(id)));
             for id in view.loaded.iter().filter(|id| !gone.contains(id)) {
                 let log = self.log(workspace, &LogName::Session(*id));
                 let state = log.lock().await;
                 if rows.get(id).is_none_or(|row| row.next < state.next) {
-                    rows.insert(*id, self.cache.with(workspace, |w| Ok(fold::index_row(w, *id, state.next)))?);
+                    let mut row = self.cache.with(workspace, |w| Ok(fold::index_row(w, *id, &state, now)))?;
+                    if let Some(old) = rows.get(id) {
+                        row.settled = old.settled;
+                        // Noted long ago, it is settled now; else it stays what is waited for.
+                        match self.is_long_ago(old.noted.1) {
+                            true => row.settled = old.noted.0,
+                            false => row.noted = old.noted,
+                        }
+                    }
+                    rows.insert(*id, row);
                 }
             }
-            let index = Index { sealed: self.source.now(), sessions: rows.into_iter().collect() };
+            let index = Index { sealed: now, sessions: rows.into_iter().collect() };
             let number = view.number.map_or(0, |number| number + 1);
             let key = format!("{}/{}", names::index(workspace), names::number_name(number));
             match self.bucket.put_new(&key, format::encode("the index", &index)?).await? {
