@@ -41,7 +41,7 @@ impl Shared {
             return Ok(());
         }
         let mut put = [0; 8];
-        self.source.fill(&mut put);
+        self.puts.fill(&mut put);
         let name = format!("{:013}-{}", self.source.now().0.max(0), names::hex(&put));
         let key = format!("{}/{name}", names::touches(workspace));
         self.bucket.put_over(&key, format::encode("a touch", &touched)?).await?;

@@ -178,7 +178,7 @@ impl Shared {
                 }
             };
             let mut put = [0; 16];
-            self.source.fill(&mut put);
+            self.puts.fill(&mut put);
             let step = Step { put, time: now, epoch, ops };
             match self.put_step(workspace, name, state.next, &step).await? {
                 Written::Ours if !self.is_void(workspace, name, &mut state).await? => {

@@ -43,7 +43,9 @@ use log::Logs;
 use names::LogName;
 use view::View;
 
+use crate::error::Result;
 use crate::memory::MemoryBackend;
+use crate::system::system_source;
 
 /// How a bucket is used.
 #[derive(Debug, Clone)]
@@ -79,6 +81,8 @@ struct Shared {
     views: Mutex<BTreeMap<WorkspaceId, Arc<tokio::sync::Mutex<View>>>>,
     merging: Mutex<BTreeSet<(WorkspaceId, LogName)>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    /// Names of PUTs. They never show, and must differ between processes even where a test gives all the same source.
+    puts: Source,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -110,8 +114,8 @@ impl Shared {
 
 impl ObjectBackend {
     /// A store in a bucket, under a prefix.
-    pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, options: ObjectOptions, source: Source) -> Self {
-        Self {
+    pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, options: ObjectOptions, source: Source) -> Result<Self> {
+        Ok(Self {
             shared: Arc::new(Shared {
                 bucket: Bucket::new(store, prefix),
                 cache: MemoryBackend::new(source.clone()),
@@ -121,8 +125,9 @@ impl ObjectBackend {
                 views: Mutex::default(),
                 merging: Mutex::default(),
                 tasks: Mutex::default(),
+                puts: system_source()?,
             }),
-        }
+        })
     }
 
     /// How many requests were made so far.

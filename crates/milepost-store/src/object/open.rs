@@ -18,13 +18,13 @@ impl ObjectBackend {
     pub fn open(url: &str, options: ObjectOptions, source: Source) -> Result<Self> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid(url, "it is not SCHEME://PLACE"))?;
         if scheme == "file" {
-            return Ok(Self::new(directory(url, rest)?, "", options, source));
+            return Self::new(directory(url, rest)?, "", options, source);
         }
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.is_empty() {
             return Err(Error::invalid(url, format!("it names no bucket: use {scheme}://BUCKET/PREFIX")));
         }
-        Ok(Self::new(remote(url, scheme, bucket)?, prefix, options, source))
+        Self::new(remote(url, scheme, bucket)?, prefix, options, source)
     }
 
     /// A bucket in memory: for tests.

@@ -58,7 +58,7 @@ impl Default for InBucket {
 #[async_trait]
 impl Place for InBucket {
     async fn open(&self, source: Source) -> Result<Arc<dyn Backend>> {
-        Ok(Arc::new(ObjectBackend::new(Arc::clone(&self.0), "a/prefix", ObjectOptions::default(), source)))
+        Ok(Arc::new(ObjectBackend::new(Arc::clone(&self.0), "a/prefix", ObjectOptions::default(), source)?))
     }
 }
 

@@ -135,7 +135,7 @@ impl World {
         }
         let (second, first) = (answers.pop().unwrap(), answers.pop().unwrap());
         let words = |outcome: &Result<Answer, (String, Error)>| outcome.clone().map_err(|(text, _)| text);
-        assert_eq!(words(&first), words(&second), "memory and sqlite answer differently to {call:?}");
+        assert_eq!(words(&first), words(&second), "memory and {} answer differently to {call:?}", self.sides[1].name);
         match first {
             Ok(answer) => self.record(&call, answer),
             Err((text, error)) => self.refused(&call, &text, &error),
@@ -396,11 +396,22 @@ impl World {
     }
 }
 
-async fn run(seed: u64, ops: &[Op]) {
+/// Which store is compared with memory and the oracle.
+#[derive(Clone, Copy)]
+enum Second {
+    Sqlite,
+    Object,
+}
+
+async fn run(second: Second, seed: u64, ops: &[Op]) {
     // Durability is tested elsewhere: here the disk need not be waited for.
     let fast = Path::new("/dev/shm");
     let dir = if fast.is_dir() { tempfile::tempdir_in(fast) } else { tempfile::tempdir() }.unwrap();
-    let sides = [Side::memory(seed).await, Side::sqlite(seed, dir.path()).await];
+    let second = match second {
+        Second::Sqlite => Side::sqlite(seed, dir.path()).await,
+        Second::Object => Side::object(seed).await,
+    };
+    let sides = [Side::memory(seed).await, second];
     let ids = Source::seeded(seed + 1, Arc::new(ManualClock::new(START)));
     let mut world = World { sides, oracle: Oracle::default(), ids, sent: BTreeMap::new(), is_purged: false };
     world.step(&Op::Create { title: 1 }).await;
@@ -415,6 +426,15 @@ async fn run(seed: u64, ops: &[Op]) {
 /// The short form replays the same histories every time; `MILEPOST_LONG=1` draws new and longer ones.
 #[test]
 fn random_histories_are_the_same_in_memory_in_sqlite_and_in_the_oracle() {
+    compare(Second::Sqlite);
+}
+
+#[test]
+fn random_histories_are_the_same_in_memory_in_a_bucket_and_in_the_oracle() {
+    compare(Second::Object);
+}
+
+fn compare(second: Second) {
     let is_long = std::env::var_os("MILEPOST_LONG").is_some();
     let (cases, steps) = if is_long { (1500, 1..160) } else { (64, 1..80) };
     let config = Config { cases, max_shrink_iters: 600, failure_persistence: None, ..Config::default() };
@@ -425,7 +445,7 @@ fn random_histories_are_the_same_in_memory_in_sqlite_and_in_the_oracle() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let histories = (proptest::num::u64::ANY, vec(ops::op(), steps));
     let outcome = runner.run(&histories, |(seed, ops)| {
-        runtime.block_on(run(seed >> 1, &ops));
+        runtime.block_on(run(second, seed >> 1, &ops));
         Ok::<(), TestCaseError>(())
     });
     match outcome {

@@ -38,7 +38,7 @@ impl Cloud {
     async fn open(&self) -> Process {
         let bucket: Arc<dyn ObjectStore> = self.bucket.clone();
         let source = self.options.source.clone().unwrap();
-        let backend = Arc::new(ObjectBackend::new(bucket, "", self.object.clone(), source));
+        let backend = Arc::new(ObjectBackend::new(bucket, "", self.object.clone(), source).unwrap());
         let shared: Arc<dyn Backend> = backend.clone();
         Process { backend, store: Store::with_backend(shared, self.options.clone()).await.unwrap() }
     }
