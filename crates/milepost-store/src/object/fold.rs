@@ -26,6 +26,8 @@ pub(super) struct LogState {
 /// What the memory backend has no place for.
 #[derive(Debug, Default)]
 pub(super) struct Side {
+    /// In the order they were made.
+    pub timelines: Vec<TimelineId>,
     pub pins: Vec<Pin>,
     pub touched: BTreeMap<BlobId, Timestamp>,
     pub parents: BTreeMap<TimelineId, SessionId>,
@@ -51,6 +53,9 @@ pub(super) fn apply(w: &mut Workspace, name: &LogName, state: &mut LogState, ste
                 if let Some(parent) = appending.parent {
                     state.side.parents.insert(appending.batch.timeline, parent);
                     state.side.ended.remove(&appending.batch.timeline);
+                }
+                if appending.batch.open.is_some() {
+                    state.side.timelines.push(appending.batch.timeline);
                 }
                 state.has_rewrite |= appending.batch.rewrite != Default::default();
                 answer = Some(w.apply(appending.batch, step.time));
@@ -109,6 +114,7 @@ pub(super) fn forget(w: &mut Workspace, name: &LogName) {
 pub(super) fn install(w: &mut Workspace, name: &LogName, state: &mut LogState, base: Base) {
     forget(w, name);
     state.side = Side {
+        timelines: base.session.iter().flat_map(|session| &session.timelines).map(|line| line.id).collect(),
         pins: base.pins,
         touched: base.touched.into_iter().collect(),
         parents: base.parents.into_iter().collect(),
@@ -136,7 +142,7 @@ pub(super) fn snapshot(w: &Workspace, name: &LogName, side: &Side) -> Base {
         LogName::Records(kind) => w.records.values().filter(|record| record.key.kind == *kind).cloned().collect(),
     };
     Base {
-        session: session_of(name).and_then(|id| session_base(w, id)),
+        session: session_of(name).and_then(|id| session_base(w, id, side)),
         records,
         pins: side.pins.clone(),
         touched: side.touched.iter().map(|(id, time)| (*id, *time)).collect(),
@@ -151,16 +157,13 @@ fn of_line<T: Clone>(map: &BTreeMap<Position, T>, timeline: TimelineId) -> impl 
 }
 
 /// A session's timelines, in the order they were made.
-fn lines(w: &Workspace, id: SessionId) -> Vec<(TimelineId, &TimelineState)> {
-    let mut own: Vec<_> =
-        w.timelines.iter().filter(|(_, line)| line.session == id).map(|(id, line)| (*id, line)).collect();
-    own.sort_by_key(|(_, line)| line.made);
-    own
+fn lines<'a>(w: &'a Workspace, side: &Side) -> Vec<(TimelineId, &'a TimelineState)> {
+    side.timelines.iter().filter_map(|id| Some((*id, w.timelines.get(id)?))).collect()
 }
 
-fn session_base(w: &Workspace, id: SessionId) -> Option<SessionBase> {
+fn session_base(w: &Workspace, id: SessionId, side: &Side) -> Option<SessionBase> {
     let session = w.sessions.get(&id)?;
-    let own = lines(w, id);
+    let own = lines(w, side);
     Some(SessionBase {
         row: session.row.clone(),
         noted_length: session.noted_length,
@@ -181,7 +184,7 @@ fn session_base(w: &Workspace, id: SessionId) -> Option<SessionBase> {
 
 /// What the index says of a session.
 pub(super) fn index_row(w: &Workspace, id: SessionId, state: &LogState, now: Timestamp) -> IndexRow {
-    let own = lines(w, id);
+    let own = lines(w, &state.side);
     IndexRow {
         next: state.next,
         untidy: state.has_rewrite,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use milepost_model::{SessionId, WorkspaceId};
 
@@ -12,6 +13,9 @@ use super::format::{self, Step};
 use super::log::{Sealed, sealed};
 use super::names::{self, LogName};
 use crate::error::{Error, Result};
+
+/// So many merges are followed by a look at what can be deleted.
+const MERGES_PER_TIDY: u64 = 64;
 
 impl Shared {
     /// Merges a log in the background, when it has many steps above its base.
@@ -24,6 +28,9 @@ impl Shared {
             // A merge that fails is made by the next writer; nothing depends on it.
             let _ = shared.merge(&workspace, &name).await;
             shared.end_merge(&workspace, &name);
+            if shared.merges.fetch_add(1, Ordering::Relaxed) % MERGES_PER_TIDY == MERGES_PER_TIDY - 1 {
+                let _ = shared.tidy(&workspace).await;
+            }
         });
     }
 

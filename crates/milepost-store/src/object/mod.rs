@@ -28,6 +28,7 @@ mod open;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use milepost_model::{Source, WorkspaceId};
@@ -81,6 +82,7 @@ struct Shared {
     views: Mutex<BTreeMap<WorkspaceId, Arc<tokio::sync::Mutex<View>>>>,
     merging: Mutex<BTreeSet<(WorkspaceId, LogName)>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    merges: AtomicU64,
     /// Names of PUTs. They never show, and must differ between processes even where a test gives all the same source.
     puts: Source,
 }
@@ -125,6 +127,7 @@ impl ObjectBackend {
                 views: Mutex::default(),
                 merging: Mutex::default(),
                 tasks: Mutex::default(),
+                merges: AtomicU64::new(0),
                 puts: system_source()?,
             }),
         })
