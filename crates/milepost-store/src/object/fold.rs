@@ -79,6 +79,8 @@ pub(super) fn apply(w: &mut Workspace, name: &LogName, state: &mut LogState, ste
                     w.remove(id);
                 }
                 let side = std::mem::take(&mut state.side);
+                // Blobs that it leaves behind are as old as they were.
+                state.side.touched = side.touched;
                 state.side.ended = side.ended;
                 state.side.ended.extend(side.parents.into_keys());
                 state.has_rewrite = true;

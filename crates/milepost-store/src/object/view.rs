@@ -144,17 +144,13 @@ impl Shared {
         Ok((state.next > 0, state.next > indexed))
     }
 
-    /// Everything in memory.
+    /// Everything in memory, also what is left of sessions that were removed lately.
     pub async fn load_all(&self, workspace: &WorkspaceId) -> Result<()> {
         let view = self.view(workspace);
         let mut view = view.lock().await;
         self.look(workspace, &mut view).await?;
-        let missing: Vec<LogName> = view
-            .rows
-            .iter()
-            .filter(|(id, row)| row.row.is_some() && !view.loaded.contains(id))
-            .map(|(id, _)| LogName::Session(*id))
-            .collect();
+        let missing: Vec<LogName> =
+            view.rows.iter().filter(|(id, _)| !view.loaded.contains(id)).map(|(id, _)| LogName::Session(*id)).collect();
         let loads: Vec<_> = missing.iter().map(|name| self.refresh(workspace, name)).collect();
         futures_util::stream::iter(loads).buffer_unordered(AT_ONCE).try_collect().await
     }

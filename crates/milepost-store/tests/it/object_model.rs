@@ -323,7 +323,8 @@ fn the_checker_finds_what_each_rule_is_for() {
     for flaw in [Flaw::BoundaryIgnored, Flaw::DeletedAtOnce, Flaw::ExistsIsDefeat, Flaw::FenceIgnored] {
         let checker = Protocol(flaw, Size::new()).checker().finish_when(HasDiscoveries::AnyFailures);
         let checker = checker.threads(2).spawn_bfs().join();
-        let is_failure = |name: &&str| checker.model().property(name).expectation == stateright::Expectation::Always;
+        let is_failure =
+            |name: &&'static str| checker.model().property(name).expectation == stateright::Expectation::Always;
         let found: Vec<&str> = checker.discoveries().into_keys().filter(is_failure).collect();
         println!("{flaw:?}: {found:?}");
         assert!(!found.is_empty(), "{flaw:?} breaks nothing");
