@@ -18,7 +18,7 @@ use milepost_bench::workload::{SEED, STEPS_L, Workload, fingerprint};
 use milepost_bench::{Error, Result};
 use milepost_store::{SessionQuery, block_on};
 
-/// What the programs of Milepost use.
+/// Milepost is measured with this allocator; a program that embeds it has its own, and the peers in Python have theirs.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

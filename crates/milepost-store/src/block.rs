@@ -11,6 +11,7 @@ thread_local! {
 }
 
 /// Whether this thread waits for the store and nothing else, so that the store may work on it.
+#[cfg_attr(not(feature = "sqlite"), expect(dead_code, reason = "only SQLite works on the caller's thread"))]
 pub(crate) fn may_block() -> bool {
     MAY_BLOCK.get()
 }

@@ -165,6 +165,15 @@ pub enum Error {
         waited_ms: u64,
     },
 
+    /// The server that holds the store cannot be reached, or cannot work. Nothing was stored.
+    #[error("{what} failed: {why}; nothing was stored. See that the server runs and can be reached, and try again")]
+    Unavailable {
+        /// What was being done, and where.
+        what: String,
+        /// What is the matter.
+        why: String,
+    },
+
     /// This store cannot do that.
     #[error("{store} cannot {what}: {instead}")]
     Unsupported {

@@ -28,7 +28,8 @@
 //! # }
 //! ```
 //!
-//! Where things are kept is a [`backend`]'s business: [`sqlite`] for one machine, `object` for a bucket (feature `object`),
+//! Where things are kept is a [`backend`]'s business: [`sqlite`] for one machine; `postgres` for several, `object` for a
+//! bucket (features);
 //! [`memory`] for tests; any other that passes the conformance suite (feature `conformance`).
 
 pub mod backend;
@@ -40,8 +41,11 @@ mod error;
 mod keys;
 mod limits;
 pub mod memory;
+mod migrate;
 #[cfg(feature = "object")]
 pub mod object;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod store;
@@ -54,10 +58,11 @@ pub use ed25519_dalek;
 pub use error::{Conflict, Error, KeyError, Result};
 pub use keys::{KeyOptions, MASTER_KEY_VARIABLE, MarkKey, MasterKey};
 pub use limits::Limits;
+pub use migrate::{Migrated, Phase, Progress, migrate};
 pub use milepost_model::Entry;
 pub use store::{
     Append, Claim, Collected, Compression, DeleteMode, Deleted, Loaded, Mark, MarkQuery, MessageQuery, NewMark,
     NewSession, Options, Problem, Pruned, Purged, Receipt, Redacted, Redactor, Reindexed, SessionPage, SessionQuery,
-    SessionWriter, SignedHead, Skipped, Stats, Store, StoredMessage, StoredRecord, Verified,
+    SessionWriter, SignedHead, Skipped, Stats, Store, StoredMessage, StoredRecord, Verified, open_backend,
 };
 pub use system::system_source;

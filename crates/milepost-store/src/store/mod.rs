@@ -60,7 +60,7 @@ pub struct Options {
     pub blob_grace_ms: i64,
     /// Time, randomness and ids; the machine's when none.
     pub source: Option<Source>,
-    /// Whether a new SQLite store gets a text index.
+    /// Whether a new SQLite or PostgreSQL store gets a text index.
     pub text_index: bool,
     /// Open a store whose write-ahead log is damaged, without what lies after the damage.
     pub accept_damage: bool,
@@ -152,14 +152,14 @@ pub struct SessionPage {
 }
 
 impl Store {
-    /// Opens the store at a URL: `sqlite:PATH`; with the feature `object` a bucket, `file:///DIR` or
-    /// `s3://BUCKET/PREFIX`; or `memory:` for one that ends with the process.
+    /// Opens the store at a URL: `sqlite:PATH`; `postgres://USER@HOST/DATABASE` (feature `postgres`); a bucket,
+    /// `file:///DIR` or `s3://BUCKET/PREFIX` (feature `object`); or `memory:` for one that ends with the process.
     pub async fn open(url: &str, options: Options) -> Result<Self> {
         let source = match &options.source {
             Some(source) => source.clone(),
             None => crate::system::system_source()?,
         };
-        let backend = open_backend(url, &options, &source)?;
+        let backend = open_backend(url, &options, &source).await?;
         Self::with_backend(backend, Options { source: Some(source), ..options }).await
     }
 
@@ -377,8 +377,13 @@ impl Store {
     }
 }
 
-#[cfg_attr(not(feature = "sqlite"), expect(unused_variables, reason = "only a file has options"))]
-fn open_backend(url: &str, options: &Options, source: &Source) -> Result<Arc<dyn Backend>> {
+/// Opens what is behind a [`Store`] without a workspace in it: to migrate, or to look at. Takes what concerns the place
+/// from the options, not the workspace or its keys.
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres")),
+    expect(unused_variables, reason = "memory has no options")
+)]
+pub async fn open_backend(url: &str, options: &Options, source: &Source) -> Result<Arc<dyn Backend>> {
     match url.split_once(':') {
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) => {
@@ -398,7 +403,23 @@ fn open_backend(url: &str, options: &Options, source: &Source) -> Result<Arc<dyn
             let object = crate::object::ObjectOptions::default();
             Ok(Arc::new(crate::object::ObjectBackend::open(url, object, source.clone())?))
         }
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => {
+            let postgres = crate::postgres::PostgresOptions {
+                text_index: options.text_index && options.keys.master.is_none(),
+                queue: options.limits.max_queue,
+                ..Default::default()
+            };
+            Ok(Arc::new(crate::postgres::PostgresBackend::open(url, &postgres, source.clone()).await?))
+        }
+        #[cfg(not(feature = "postgres"))]
+        Some(("postgres" | "postgresql", _)) => {
+            Err(Error::invalid("a PostgreSQL URL", "this program was built without the feature `postgres`"))
+        }
         Some(("memory", _)) => Ok(Arc::new(crate::memory::MemoryBackend::new(source.clone()))),
-        _ => Err(Error::invalid(url, "it is not a store: use sqlite:PATH, file:///DIR, s3://BUCKET/PREFIX or memory:")),
+        _ => Err(Error::invalid(
+            url,
+            "it is not a store: use sqlite:PATH, postgres://…, s3://BUCKET/PREFIX, file:///DIR or memory:",
+        )),
     }
 }

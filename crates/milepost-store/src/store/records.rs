@@ -92,6 +92,36 @@ impl Store {
         self.scan(kind, RecordOrder::Due { until, after: None }, limit).await
     }
 
+    /// How many records there are, and those that cannot be read, each with why. Keys are looked at when they are used.
+    pub(super) async fn check_records(&self) -> Result<(u64, Vec<(RecordKey, Error)>)> {
+        let codec = self.record_codec();
+        let (mut count, mut damaged) = (0, Vec::new());
+        for kind in self.inner.backend.record_kinds(self.workspace()).await? {
+            if kind == crate::keys::KEY_KIND {
+                continue;
+            }
+            let mut after = None;
+            loop {
+                let order = RecordOrder::Key { after: after.take() };
+                let scan = RecordScan { kind: kind.clone(), order, limit: self.inner.limits.max_page };
+                let found = self.inner.backend.scan_records(self.workspace(), scan).await?;
+                after = found.last().map(|record| record.key.key.clone());
+                count += found.len() as u64;
+                for record in found {
+                    let key = record.key.clone();
+                    match self.open_record(&codec, record) {
+                        Err(error) if error.is_damage() => damaged.push((key, error)),
+                        other => drop(other?),
+                    }
+                }
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok((count, damaged))
+    }
+
     async fn scan(&self, kind: &str, order: RecordOrder, limit: usize) -> Result<Vec<StoredRecord>> {
         let scan = RecordScan { kind: kind.to_owned(), order, limit: limit.min(self.inner.limits.max_page) };
         let codec = self.record_codec();

@@ -1,5 +1,5 @@
 //! Verification: every entry, its checksum, its commitment and its place in the chain; every mark's
-//! state and signature; every blob; and whether the derived rows say what the log says.
+//! state and signature; every blob and record; and whether the derived rows say what the log says.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,9 @@ pub struct Verified {
     pub sessions: u64,
     /// Entries looked at.
     pub entries: u64,
-    /// Their stored bytes, blobs included.
+    /// Records looked at.
+    pub records: u64,
+    /// The entries' stored bytes, blobs included.
     pub bytes: u64,
     /// Sessions whose key was destroyed: their entries cannot be looked at.
     pub shredded: Vec<SessionId>,
@@ -115,6 +117,19 @@ impl Store {
                 for row in rows {
                     self.verify_row(&row, depth, &mut report).await?;
                 }
+            }
+            Err(error) if error.is_damage() => report.note(None, None, false, &error),
+            Err(error) => return Err(error),
+        }
+        match self.check_records().await {
+            Ok((count, damaged)) => {
+                report.records = count;
+                report.problems.extend(damaged.into_iter().map(|(key, error)| Problem {
+                    session: None,
+                    at: None,
+                    derived: false,
+                    what: format!("record {:?} of kind {:?}: {error}", key.key, key.kind),
+                }));
             }
             Err(error) if error.is_damage() => report.note(None, None, false, &error),
             Err(error) => return Err(error),

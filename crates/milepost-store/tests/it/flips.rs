@@ -459,8 +459,11 @@ async fn a_record_is_bound_to_its_due_time_and_version() {
         store.close().await.unwrap();
         let sql = format!("UPDATE records SET {change} WHERE kind = 'wake-up'");
         Connection::open(scratch.path()).unwrap().execute_batch(&sql).unwrap();
-        let read = scratch.open().await.record("wake-up", "one").await;
+        let store = scratch.open().await;
+        let read = store.record("wake-up", "one").await;
         assert!(matches!(read, Err(Error::Corrupt { .. })), "{change}: {read:?}");
+        let verified = store.verify().await.unwrap();
+        assert!(verified.problems.iter().any(|problem| problem.what.contains("\"one\" of kind \"wake-up\"")));
     }
 }
 

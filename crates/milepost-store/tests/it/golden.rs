@@ -37,22 +37,22 @@ fn folder() -> PathBuf {
 
 /// The plain and the encrypted store.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+pub enum Kind {
     Plain,
     Encrypted,
 }
 
 impl Kind {
-    const ALL: [Kind; 2] = [Kind::Plain, Kind::Encrypted];
+    pub const ALL: [Kind; 2] = [Kind::Plain, Kind::Encrypted];
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Kind::Plain => "v1",
             Kind::Encrypted => "v1-encrypted",
         }
     }
 
-    fn options(self, source: Source) -> Options {
+    pub fn options(self, source: Source) -> Options {
         let mut options = Options::default();
         options.source = Some(source);
         if self == Kind::Encrypted {
@@ -63,19 +63,19 @@ impl Kind {
     }
 
     /// Opened a year later, by someone else.
-    async fn open_later(self, path: &Path) -> Store {
+    pub async fn open_later(self, path: &Path) -> Store {
         let clock = Arc::new(ManualClock::new(START.plus_ms(365 * 24 * 3600 * 1000)));
         Store::open(&url(path), self.options(Source::seeded(77, clock))).await.unwrap()
     }
 
     /// A copy of the golden file, to open.
-    fn copy(self, dir: &Path) -> PathBuf {
+    pub fn copy(self, dir: &Path) -> PathBuf {
         let to = dir.join("golden.db");
         std::fs::copy(folder().join(format!("{}.db", self.name())), &to).unwrap();
         to
     }
 
-    fn expected(self) -> Value {
+    pub fn expected(self) -> Value {
         let text = std::fs::read_to_string(folder().join(format!("{}.json", self.name()))).unwrap();
         serde_json::from_str(&text).unwrap()
     }
@@ -212,7 +212,7 @@ fn shorten(value: Value) -> Value {
 }
 
 /// All that can be read of a store.
-async fn describe(store: &Store) -> Value {
+pub async fn describe(store: &Store) -> Value {
     let mut sessions = Vec::new();
     let query = SessionQuery { by_creation: true, ..SessionQuery::default() };
     for session in store.sessions(&query).await.unwrap().sessions {
@@ -251,7 +251,7 @@ async fn describe(store: &Store) -> Value {
     )
 }
 
-fn assert_described(found: &Value, expected: &Value, what: &str) {
+pub fn assert_described(found: &Value, expected: &Value, what: &str) {
     let (found, expected) =
         (serde_json::to_string_pretty(found).unwrap(), serde_json::to_string_pretty(expected).unwrap());
     for (number, (found, expected)) in found.lines().zip(expected.lines()).enumerate() {

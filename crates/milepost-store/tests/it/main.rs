@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "the tests watch real processes and real time")]
 
 mod bad_days;
+mod blocking;
 mod child;
 mod conformance;
 mod flips;
@@ -12,9 +13,11 @@ mod harness;
 mod keep;
 mod keys;
 mod kills;
+mod migrate;
 mod model;
 mod object;
 mod object_model;
+mod postgres;
 mod power;
 mod processes;
 mod redact;

@@ -1,4 +1,4 @@
-//! Random histories on the memory backend, on SQLite, and in a plain oracle: all three must agree.
+//! Random histories on the memory backend, on SQLite or PostgreSQL, and in a plain oracle: all three must agree.
 //!
 //! Both stores are opened with the same seed and the same clock, so that they draw the same ids and
 //! every answer, every list and every error can be compared as it is. The oracle knows only what was
@@ -396,22 +396,17 @@ impl World {
     }
 }
 
-/// Which store is compared with memory and the oracle.
-#[derive(Clone, Copy)]
-enum Second {
-    Sqlite,
-    Object,
-}
-
-async fn run(second: Second, seed: u64, ops: &[Op]) {
+/// Runs a history in memory and in a file.
+async fn run(seed: u64, ops: &[Op]) {
     // Durability is tested elsewhere: here the disk need not be waited for.
     let fast = Path::new("/dev/shm");
     let dir = if fast.is_dir() { tempfile::tempdir_in(fast) } else { tempfile::tempdir() }.unwrap();
-    let second = match second {
-        Second::Sqlite => Side::sqlite(seed, dir.path()).await,
-        Second::Object => Side::object(seed).await,
-    };
-    let sides = [Side::memory(seed).await, second];
+    run_with(seed, ops, Side::sqlite(seed, dir.path()).await).await;
+}
+
+/// Runs a history in memory and in another store.
+async fn run_with(seed: u64, ops: &[Op], other: Side) {
+    let sides = [Side::memory(seed).await, other];
     let ids = Source::seeded(seed + 1, Arc::new(ManualClock::new(START)));
     let mut world = World { sides, oracle: Oracle::default(), ids, sent: BTreeMap::new(), is_purged: false };
     world.step(&Op::Create { title: 1 }).await;
@@ -423,29 +418,41 @@ async fn run(second: Second, seed: u64, ops: &[Op]) {
     world.check(&[1, 8, 88]).await;
 }
 
-/// The short form replays the same histories every time; `MILEPOST_LONG=1` draws new and longer ones.
 #[test]
 fn random_histories_are_the_same_in_memory_in_sqlite_and_in_the_oracle() {
-    compare(Second::Sqlite);
+    histories(64, 1500, async |seed, ops| run(seed, ops).await);
 }
 
 #[test]
 fn random_histories_are_the_same_in_memory_in_a_bucket_and_in_the_oracle() {
-    compare(Second::Object);
+    histories(64, 1500, async |seed, ops| run_with(seed, ops, Side::object(seed).await).await);
 }
 
-fn compare(second: Second) {
+#[test]
+fn random_histories_are_the_same_in_memory_in_postgres_and_in_the_oracle() {
+    if crate::postgres::server().is_none() {
+        return;
+    }
+    histories(12, 300, async |seed, ops| {
+        let place = crate::postgres::Scheme::new("model");
+        run_with(seed, ops, Side::postgres(seed, place.url()).await).await;
+        place.drop_schema().await;
+    });
+}
+
+/// The short form replays the same histories every time; `MILEPOST_LONG=1` draws new and longer ones.
+fn histories(short: u32, long: u32, run: impl AsyncFn(u64, &[Op])) {
     let is_long = std::env::var_os("MILEPOST_LONG").is_some();
-    let (cases, steps) = if is_long { (1500, 1..160) } else { (64, 1..80) };
+    let (cases, steps) = if is_long { (long, 1..160) } else { (short, 1..80) };
     let config = Config { cases, max_shrink_iters: 600, failure_persistence: None, ..Config::default() };
     let mut runner = match is_long {
         true => TestRunner::new(config),
         false => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let histories = (proptest::num::u64::ANY, vec(ops::op(), steps));
     let outcome = runner.run(&histories, |(seed, ops)| {
-        runtime.block_on(run(second, seed >> 1, &ops));
+        runtime.block_on(run(seed >> 1, &ops));
         Ok::<(), TestCaseError>(())
     });
     match outcome {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use milepost_model::{Event, ManualClock, Message, Position, Role, Seq, SessionId, Source};
 use milepost_store::memory::MemoryBackend;
 use milepost_store::object::{ObjectBackend, ObjectOptions};
+use milepost_store::postgres::{LeaseClock, PostgresBackend, PostgresOptions};
 use milepost_store::sqlite::{SqliteBackend, SqliteOptions};
 use milepost_store::{
     Append, Backend, Claim, Error, NewSession, Options, Receipt, Redactor, Result, SessionQuery, SessionWriter, Store,
@@ -64,6 +65,17 @@ impl Side {
             Arc::new(ObjectBackend::new(Arc::clone(&bucket), "", options, source.clone()).unwrap())
         };
         Self::new("object", seed, Box::new(open)).await
+    }
+
+    pub async fn postgres(seed: u64, url: String) -> Self {
+        let open = move |source: &Source| -> Arc<dyn Backend> {
+            let mut options = PostgresOptions::default();
+            options.clock = LeaseClock::Source;
+            options.connections = 2;
+            // Its work is done by a thread of its own: this one may wait.
+            Arc::new(milepost_store::block_on(PostgresBackend::open(&url, &options, source.clone())).unwrap())
+        };
+        Self::new("postgres", seed, Box::new(open)).await
     }
 
     /// The session's writer; when another holds it, it is taken over.

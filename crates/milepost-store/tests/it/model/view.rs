@@ -42,11 +42,11 @@ impl World {
                 panic!("{} is not whole: {problem:?}{}", side.name, explain(&side.store, problem).await);
             }
         }
-        let [memory, sqlite] = <[Everything; 2]>::try_from(seen).unwrap();
-        assert_eq!(memory.sessions, sqlite.sessions, "the lists of sessions differ");
-        assert_eq!(memory.states, sqlite.states, "states differ");
-        for (memory, sqlite) in memory.views.iter().zip(&sqlite.views) {
-            assert_eq!(memory, sqlite, "memory and sqlite differ");
+        let [memory, other] = <[Everything; 2]>::try_from(seen).unwrap();
+        assert_eq!(memory.sessions, other.sessions, "the lists of sessions differ");
+        assert_eq!(memory.states, other.states, "states differ");
+        for (memory, other) in memory.views.iter().zip(&other.views) {
+            assert_eq!(memory, other, "memory and the other store differ");
         }
     }
 

@@ -1,0 +1,339 @@
+//! A store in a PostgreSQL database, for several machines at once.
+//!
+//! An append is one round trip and one transaction: a function in the database checks epoch, length and head under the
+//! lock of the session's row, and answers with a code. Appends that wait at the same time share a commit. Leases go by
+//! the server's clock. Nothing is kept in a connection between statements, so that a pooler in transaction mode may
+//! stand between. The tables are made to be read with `psql` (see `sql/`); the schema is `milepost` unless the URL says
+//! `?schema=…`.
+//!
+//! `db.rs` is the one place that talks to the server: connections, timeouts, when to try again, what an error means.
+
+mod batch;
+mod changes;
+mod check;
+mod config;
+mod db;
+mod group;
+mod log;
+mod rows;
+mod schema;
+mod text;
+mod tls;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use milepost_model::{CheckpointId, Epoch, Position, Seq, SessionId, Source, TimelineId, Timestamp, WorkspaceId};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{broadcast, oneshot};
+
+use crate::backend::*;
+use crate::error::{Error, Result};
+use batch::Fetched;
+pub use changes::{Change, Changes};
+use config::Target;
+use db::{Db, Patience};
+use group::Groups;
+
+/// Whose clock leases and blobs go by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LeaseClock {
+    /// The server's: the same for all machines.
+    #[default]
+    Server,
+    /// The [`Source`]'s: for tests that move time.
+    Source,
+}
+
+/// How to open a store in a database.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PostgresOptions {
+    /// Whether a new store gets a text index, and keeps short texts readable in its tables. An existing store stays as
+    /// it was made.
+    pub text_index: bool,
+    /// Appends waiting to be sent; a further one waits for a place.
+    pub queue: usize,
+    /// Connections at most (8).
+    pub connections: u32,
+    /// Whose clock leases go by.
+    pub clock: LeaseClock,
+    /// How long a connection may take to be made (10 s), unless the URL or PGCONNECT_TIMEOUT says otherwise.
+    pub connect_ms: u64,
+    /// How long an answer may take (30 s).
+    pub statement_ms: u64,
+    /// How often something that did not happen is tried before it is an error (8), with growing pauses between: enough
+    /// for a server that restarts.
+    pub tries: u32,
+}
+
+impl Default for PostgresOptions {
+    fn default() -> Self {
+        Self {
+            text_index: true,
+            queue: 1024,
+            connections: 8,
+            clock: LeaseClock::Server,
+            connect_ms: 10_000,
+            statement_ms: 30_000,
+            tries: 8,
+        }
+    }
+}
+
+/// The thread on which everything that waits for the server runs: callers need no runtime of their own.
+struct Engine {
+    handle: Handle,
+    stop: Mutex<Option<oneshot::Sender<()>>>,
+}
+
+impl Engine {
+    fn start() -> Result<Self> {
+        let failed = |error: std::io::Error| Error::Io { what: "starting a thread".into(), why: error.to_string() };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        std::thread::Builder::new()
+            .name("milepost-postgres".into())
+            .spawn(move || drop(runtime.block_on(stopped)))
+            .map_err(failed)?;
+        Ok(Self { handle, stop: Mutex::new(Some(stop)) })
+    }
+
+    fn stop(&self) {
+        drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Runs something to its end, also when whoever waits for it goes away.
+    async fn run<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        // Only a runtime that was stopped drops what it was given.
+        self.handle.spawn(work).await.unwrap_or(Err(Error::Closed))
+    }
+}
+
+/// A store in a PostgreSQL database.
+pub struct PostgresBackend {
+    db: Arc<Db>,
+    groups: Groups,
+    text: bool,
+    /// Started when someone first asks.
+    changes: Mutex<Option<broadcast::Sender<Change>>>,
+    engine: Engine,
+}
+
+impl std::fmt::Debug for PostgresBackend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresBackend").field("at", &self.db.target.words).finish_non_exhaustive()
+    }
+}
+
+impl PostgresBackend {
+    /// Opens the store in the database that a URL (`postgres://USER:PASSWORD@HOST:PORT/DATABASE`) names, or makes it.
+    /// What the URL leaves out comes from the usual variables (PGHOST, PGUSER, PGPASSWORD, …) and `~/.pgpass`.
+    pub async fn open(url: &str, options: &PostgresOptions, source: Source) -> Result<Self> {
+        let patience = Patience {
+            connect: Duration::from_millis(options.connect_ms),
+            statement: Duration::from_millis(options.statement_ms),
+            tries: options.tries.max(1),
+        };
+        let own_clock = options.clock == LeaseClock::Source;
+        let db = Arc::new(Db::new(Target::from_url(url)?, source, own_clock, patience, options.connections)?);
+        let engine = Engine::start()?;
+        let (server, text_index) = (Arc::clone(&db), options.text_index);
+        let text = engine.run(async move { schema::prepare(&server, text_index).await }).await?;
+        let groups = Groups::start(&engine.handle, Arc::clone(&db), options.queue);
+        Ok(Self { db, groups, text, changes: Mutex::default(), engine })
+    }
+
+    /// Hints of what changes from now on, in any process. See [`Changes`] for what they are worth.
+    pub fn changes(&self) -> Changes {
+        let mut listening = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        Changes::new(listening.get_or_insert_with(|| changes::listen(&self.engine.handle, &self.db)))
+    }
+
+    /// Runs work with the server on the engine's thread.
+    async fn run<T, F>(&self, work: impl FnOnce(Arc<Db>) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        if self.db.is_closed() {
+            return Err(Error::Closed);
+        }
+        self.engine.run(work(Arc::clone(&self.db))).await
+    }
+}
+
+/// A method that hands its arguments to a function of the same kind on the engine's thread.
+macro_rules! on_engine {
+    ($self:ident, $workspace:ident, |$db:ident, $w:ident| $work:expr) => {{
+        let $w = $workspace.clone();
+        $self.run(move |$db| async move { $work.await }).await
+    }};
+}
+
+#[async_trait]
+impl Backend for PostgresBackend {
+    fn features(&self) -> Features {
+        Features { name: "postgres", text: self.text }
+    }
+
+    async fn append(&self, workspace: &WorkspaceId, batch: Batch) -> Result<Appended> {
+        if self.db.is_closed() {
+            return Err(Error::Closed);
+        }
+        let wanted = if self.text { batch::wanted(&batch) } else { Default::default() };
+        let fetched = match wanted.is_empty() {
+            true => Fetched::default(),
+            false => on_engine!(self, workspace, |db, w| group::fetch(&db, &w, wanted))?,
+        };
+        // What can be done without the server is done by the caller's thread.
+        let encoded = batch::encode(workspace, batch, self.text, &fetched)?;
+        self.groups.append(encoded).await
+    }
+
+    async fn read(&self, workspace: &WorkspaceId, range: Range) -> Result<Vec<(Seq, StoredEntry)>> {
+        on_engine!(self, workspace, |db, w| log::read(&db, &w, &range))
+    }
+
+    async fn session(&self, workspace: &WorkspaceId, id: SessionId) -> Result<Option<SessionHead>> {
+        on_engine!(self, workspace, |db, w| log::session(&db, &w, id))
+    }
+
+    async fn timeline(&self, workspace: &WorkspaceId, id: TimelineId) -> Result<Option<Timeline>> {
+        on_engine!(self, workspace, |db, w| log::timeline(&db, &w, id))
+    }
+
+    async fn timelines(&self, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>> {
+        on_engine!(self, workspace, |db, w| log::timelines(&db, &w, session))
+    }
+
+    async fn children(&self, workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>> {
+        on_engine!(self, workspace, |db, w| log::children(&db, &w, session))
+    }
+
+    async fn session_ids(&self, workspace: &WorkspaceId) -> Result<Vec<SessionId>> {
+        on_engine!(self, workspace, |db, w| log::session_ids(&db, &w))
+    }
+
+    async fn lease(&self, workspace: &WorkspaceId, session: SessionId, action: LeaseAction) -> Result<Lease> {
+        on_engine!(self, workspace, |db, w| log::lease(&db, &w, session, action))
+    }
+
+    async fn remove(&self, workspace: &WorkspaceId, session: SessionId, epoch: Epoch) -> Result<()> {
+        on_engine!(self, workspace, |db, w| log::remove(&db, &w, session, epoch))
+    }
+
+    async fn put_blobs(&self, workspace: &WorkspaceId, blobs: Vec<Blob>) -> Result<()> {
+        on_engine!(self, workspace, |db, w| rows::put_blobs(&db, &w, &blobs))
+    }
+
+    async fn get_blobs(&self, workspace: &WorkspaceId, ids: Vec<BlobId>) -> Result<Vec<Option<Vec<u8>>>> {
+        on_engine!(self, workspace, |db, w| rows::get_blobs(&db, &w, &ids))
+    }
+
+    async fn list_blobs(&self, workspace: &WorkspaceId, after: Option<BlobId>, limit: usize) -> Result<Vec<BlobInfo>> {
+        on_engine!(self, workspace, |db, w| rows::list_blobs(&db, &w, after, limit))
+    }
+
+    async fn blob_refs(&self, workspace: &WorkspaceId) -> Result<Vec<BlobId>> {
+        on_engine!(self, workspace, |db, w| rows::blob_refs(&db, &w))
+    }
+
+    async fn drop_blobs(&self, workspace: &WorkspaceId, ids: Vec<BlobId>, touched_before: Timestamp) -> Result<u64> {
+        on_engine!(self, workspace, |db, w| rows::drop_blobs(&db, &w, &ids, touched_before))
+    }
+
+    async fn record(&self, workspace: &WorkspaceId, key: RecordKey) -> Result<Option<Record>> {
+        on_engine!(self, workspace, |db, w| rows::record(&db, &w, &key))
+    }
+
+    async fn put_record(&self, workspace: &WorkspaceId, record: Record, expected: Option<u64>) -> Result<()> {
+        on_engine!(self, workspace, |db, w| rows::put_record(&db, &w, &record, expected))
+    }
+
+    async fn delete_record(&self, workspace: &WorkspaceId, key: RecordKey, expected: u64) -> Result<()> {
+        on_engine!(self, workspace, |db, w| rows::delete_record(&db, &w, &key, expected))
+    }
+
+    async fn scan_records(&self, workspace: &WorkspaceId, scan: RecordScan) -> Result<Vec<Record>> {
+        on_engine!(self, workspace, |db, w| rows::scan_records(&db, &w, &scan))
+    }
+
+    async fn record_kinds(&self, workspace: &WorkspaceId) -> Result<Vec<String>> {
+        on_engine!(self, workspace, |db, w| rows::record_kinds(&db, &w))
+    }
+
+    async fn workspaces(&self) -> Result<Vec<WorkspaceId>> {
+        self.run(|db| async move { rows::workspaces(&db).await }).await
+    }
+
+    async fn sessions(&self, workspace: &WorkspaceId, filter: SessionFilter) -> Result<Vec<SessionRow>> {
+        on_engine!(self, workspace, |db, w| rows::sessions(&db, &w, &filter))
+    }
+
+    async fn marks(&self, workspace: &WorkspaceId, filter: MarkFilter) -> Result<Vec<MarkRow>> {
+        on_engine!(self, workspace, |db, w| rows::marks(&db, &w, &filter))
+    }
+
+    async fn mark(&self, workspace: &WorkspaceId, id: CheckpointId) -> Result<Option<MarkRow>> {
+        on_engine!(self, workspace, |db, w| rows::mark(&db, &w, id))
+    }
+
+    async fn keyframe(&self, workspace: &WorkspaceId, at: Position) -> Result<Option<Keyframe>> {
+        on_engine!(self, workspace, |db, w| rows::keyframe(&db, &w, at))
+    }
+
+    async fn keyframes(&self, workspace: &WorkspaceId, timeline: TimelineId) -> Result<Vec<(Seq, bool)>> {
+        on_engine!(self, workspace, |db, w| rows::keyframes(&db, &w, timeline))
+    }
+
+    async fn search(&self, workspace: &WorkspaceId, query: TextQuery) -> Result<Option<Vec<TextHit>>> {
+        if !self.text {
+            return if self.db.is_closed() { Err(Error::Closed) } else { Ok(None) };
+        }
+        on_engine!(self, workspace, |db, w| text::search(&db, &w, &query)).map(Some)
+    }
+
+    async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {
+        let text = self.text;
+        let w = workspace.clone();
+        self.run(move |db| async move { Ok(rows::rebuild(&db, &w, &row, &marks, text).await?) }).await
+    }
+
+    async fn usage(&self, workspace: &WorkspaceId) -> Result<Usage> {
+        on_engine!(self, workspace, |db, w| check::usage(&db, &w))
+    }
+
+    async fn check(&self, depth: Depth) -> Result<Vec<Finding>> {
+        let text = self.text;
+        self.run(move |db| async move { Ok(check::check(&db, depth, text).await?) }).await
+    }
+
+    async fn backup(&self, _: &Path) -> Result<bool> {
+        // `pg_dump` does that; through here everything would have to be read.
+        if self.db.is_closed() { Err(Error::Closed) } else { Ok(false) }
+    }
+
+    async fn compact(&self) -> Result<()> {
+        self.run(|db| async move { Ok(check::compact(&db).await?) }).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        if !self.db.shut() {
+            return Ok(());
+        }
+        drop(self.changes.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.groups.stop().await;
+        let db = Arc::clone(&self.db);
+        let hang_up = async move {
+            db.hang_up().await;
+            Ok(())
+        };
+        let ended = self.engine.run(hang_up).await;
+        self.engine.stop();
+        ended
+    }
+}

@@ -1,0 +1,205 @@
+//! The text index: which messages hold which words.
+//!
+//! Words are cut here and not by the server, by the rules that the SQLite index has: letters and digits make words,
+//! case and diacritics do not count. The server keeps the place of a word only up to a number, and only some places of
+//! one word; so a text is indexed in stretches that overlap by as much as a phrase may have words.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use milepost_model::{Position, Seq, WorkspaceId};
+use tokio_postgres::types::Type;
+use unicode_normalization::char::{decompose_canonical, is_combining_mark};
+
+use super::db::{Db, Lent, Param, column, id, limit, number};
+use crate::backend::*;
+use crate::codec::searchable_text;
+use crate::error::Result;
+
+/// Texts longer than this are indexed up to here.
+const INDEXED_BYTES: usize = 1 << 20;
+/// Words of one stretch: the server keeps fewer than 256 places of one word.
+const STRETCH: usize = 250;
+/// Words that the next stretch begins before the end of one: longer phrases are cut to so many.
+const OVERLAP: usize = 32;
+/// Longer words are cut: the server takes up to 2046 bytes.
+const WORD_BYTES: usize = 512;
+
+/// The words of a text, in their order.
+fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    for c in text.chars() {
+        if is_combining_mark(c) {
+            continue;
+        }
+        if !c.is_alphanumeric() {
+            if !word.is_empty() {
+                words.push(std::mem::take(&mut word));
+            }
+            continue;
+        }
+        if word.len() < WORD_BYTES {
+            decompose_canonical(c, |part| {
+                if !is_combining_mark(part) {
+                    word.extend(part.to_lowercase().filter(|c| !is_combining_mark(*c)));
+                }
+            });
+        }
+    }
+    if !word.is_empty() {
+        words.push(word);
+    }
+    words
+}
+
+/// What is indexed of an entry: for each stretch of its text, its words and their places as the server reads them.
+pub(super) fn stretches_of(entry: &StoredEntry, blob: Option<&[u8]>) -> Vec<String> {
+    let Some(mut text) = searchable_text(entry, blob) else { return Vec::new() };
+    text.truncate(text.floor_char_boundary(INDEXED_BYTES));
+    stretches(&words(&text))
+}
+
+fn stretches(words: &[String]) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut from = 0;
+    while from < words.len() {
+        let to = (from + STRETCH).min(words.len());
+        let mut places: BTreeMap<&str, String> = BTreeMap::new();
+        for (place, word) in words[from..to].iter().enumerate() {
+            let list = places.entry(word).or_default();
+            let comma = if list.is_empty() { "" } else { "," };
+            let _ = write!(list, "{comma}{}", place + 1);
+        }
+        // Words are letters and digits: nothing in them needs to be escaped.
+        let stretch = places.iter().map(|(word, list)| format!("'{word}':{list}"));
+        all.push(stretch.collect::<Vec<_>>().join(" "));
+        if to == words.len() {
+            break;
+        }
+        from = to - OVERLAP;
+    }
+    all
+}
+
+/// A term as the server searches for it; none when there is no word in it.
+fn query(term: &Term) -> Option<String> {
+    let words = words(&term.text);
+    let words = &words[..words.len().min(OVERLAP)];
+    if words.is_empty() {
+        return None;
+    }
+    let phrase = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" <-> ");
+    Some(if term.prefix { format!("{phrase}:*") } else { phrase })
+}
+
+/// Searches. Better hits come first, then newer ones.
+pub(super) async fn search(db: &Db, workspace: &WorkspaceId, asked: &TextQuery) -> Result<Vec<TextHit>> {
+    let Some(queries) = asked.terms.iter().map(query).collect::<Option<Vec<_>>>() else { return Ok(Vec::new()) };
+    if queries.is_empty() {
+        return Ok(Vec::new());
+    }
+    // A message may hold one term in one stretch and another in the next.
+    let part = |n: usize| {
+        let term = format!("(${}::text)::tsquery", n + 4);
+        format!(
+            "SELECT x.timeline, x.seq, max(ts_rank(x.words, {term}, 1)) AS score
+             FROM {{s}}.texts x WHERE x.words @@ {term} GROUP BY 1, 2"
+        )
+    };
+    let parts: Vec<String> = (0..queries.len()).map(part).collect();
+    let sql = format!(
+        "SELECT t.id, h.seq, t.session, h.score FROM (
+           SELECT f.timeline, f.seq, sum(f.score)::float8 AS score FROM ({}) f
+           GROUP BY 1, 2 HAVING count(*) = {}
+         ) h JOIN {{s}}.timelines t ON t.no = h.timeline
+         WHERE t.workspace = $1 AND (cardinality($2::text[]) = 0 OR t.session = ANY ($2))
+         ORDER BY h.score DESC, h.timeline DESC, h.seq DESC LIMIT $3",
+        parts.join(" UNION ALL "),
+        queries.len()
+    );
+    let (workspace, most) = (super::db::escape(workspace.as_str()), limit(asked.limit));
+    let sessions: Vec<String> = asked.sessions.iter().map(ToString::to_string).collect();
+    let mut params: Vec<Param<'_>> = vec![(&workspace, Type::TEXT), (&sessions, Type::TEXT_ARRAY), (&most, Type::INT8)];
+    for query in &queries {
+        params.push((query, Type::TEXT));
+    }
+    let rows = db.ask("searching", &sql, &params).await?;
+    rows.iter()
+        .map(|row| {
+            let at = Position { timeline: id(row, 0)?, seq: Seq(number(row, 1)?) };
+            Ok(TextHit { at, session: id(row, 2)?, score: column(row, 3)? })
+        })
+        .collect()
+}
+
+/// Texts of a few messages, as rows to send.
+#[derive(Default)]
+pub(super) struct TextRows {
+    pub timelines: Vec<i64>,
+    pub seqs: Vec<i64>,
+    pub parts: Vec<i32>,
+    pub words: Vec<String>,
+}
+
+impl TextRows {
+    pub fn add(&mut self, timeline: i64, seq: Seq, entry: &StoredEntry, blob: Option<&[u8]>) {
+        for (part, words) in stretches_of(entry, blob).into_iter().enumerate() {
+            self.timelines.push(timeline);
+            self.seqs.push(super::db::seq(seq.0));
+            self.parts.push(part as i32);
+            self.words.push(words);
+        }
+    }
+
+    pub fn params(&self) -> [Param<'_>; 4] {
+        [
+            (&self.timelines, Type::INT8_ARRAY),
+            (&self.seqs, Type::INT8_ARRAY),
+            (&self.parts, Type::INT4_ARRAY),
+            (&self.words, Type::TEXT_ARRAY),
+        ]
+    }
+}
+
+/// Adds rows to the index, inside a transaction.
+pub(super) async fn insert(db: &Db, lent: &mut Lent<'_>, rows: &TextRows) -> Result<(), super::db::Failed> {
+    let sql = db.sql(
+        "INSERT INTO {s}.texts (timeline, seq, part, words)
+         SELECT x.timeline, x.seq, x.part, x.words::tsvector
+         FROM unnest($1, $2, $3, $4) AS x (timeline, seq, part, words)",
+    );
+    lent.ask("indexing texts", &sql, &rows.params()).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn case_and_diacritics_do_not_count() {
+        assert_eq!(words("Crème BRÛLÉE, e\u{301}te\u{301}! Straße İ"), ["creme", "brulee", "ete", "straße", "i"]);
+        assert_eq!(words("grep_files(\"a'b\\c\") 3.14"), ["grep", "files", "a", "b", "c", "3", "14"]);
+        assert_eq!(words("\0 🦀 \u{301}"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_phrase_lies_in_one_stretch() {
+        let text: Vec<String> = (0..1000).map(|n| format!("w{n}")).collect();
+        let all = stretches(&text);
+        for from in 0..text.len() - OVERLAP {
+            let phrase = &text[from..from + OVERLAP];
+            let holds = |stretch: &&String| phrase.iter().all(|word| stretch.contains(&format!("'{word}':")));
+            assert!(all.iter().any(|stretch| holds(&stretch)), "a phrase at {from}");
+        }
+        assert_eq!(stretches(&["a".into(), "b".into(), "a".into()]), ["'a':1,3 'b':2"]);
+    }
+
+    #[test]
+    fn a_term_is_only_words() {
+        let term = |text: &str, prefix| query(&Term { text: text.into(), prefix });
+        assert_eq!(term("linker took", true).as_deref(), Some("'linker' <-> 'took':*"));
+        assert_eq!(term("' | x & !", false).as_deref(), Some("'x'"));
+        assert_eq!(term("*", false), None);
+    }
+}
