@@ -44,24 +44,69 @@ fn directory(url: &str, path: &str) -> Result<Arc<dyn ObjectStore>> {
     Ok(Arc::new(store.with_fsync(true)))
 }
 
+/// Waiting and trying again, in one place. A request gets an answer, or an error, within about a minute; whoever wrote
+/// then reads back what became of it.
+#[cfg(any(feature = "object-s3", feature = "object-gs", feature = "object-az"))]
+mod patience {
+    use std::time::Duration;
+
+    use object_store::{BackoffConfig, RetryConfig};
+
+    /// For a connection.
+    pub const CONNECT: &str = "5 seconds";
+    /// For one answer.
+    pub const ANSWER: &str = "20 seconds";
+    /// From the first try on, no try begins later.
+    const GIVE_UP_AFTER: Duration = Duration::from_secs(40);
+    const MAX_RETRIES: usize = 8;
+    /// Pauses between tries are drawn at random, from the first up to three times the one before.
+    const FIRST_PAUSE: Duration = Duration::from_millis(50);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+    pub fn retry() -> RetryConfig {
+        RetryConfig {
+            backoff: BackoffConfig { init_backoff: FIRST_PAUSE, max_backoff: LONGEST_PAUSE, base: 3.0 },
+            max_retries: MAX_RETRIES,
+            retry_timeout: GIVE_UP_AFTER,
+        }
+    }
+}
+
 #[cfg(feature = "object-s3")]
 fn s3(url: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
-    use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
-    let builder =
-        AmazonS3Builder::from_env().with_bucket_name(bucket).with_conditional_put(S3ConditionalPut::ETagMatch);
+    use object_store::ClientConfigKey::{ConnectTimeout, Timeout};
+    use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey::Client, S3ConditionalPut};
+    let builder = AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .with_config(Client(ConnectTimeout), patience::CONNECT)
+        .with_config(Client(Timeout), patience::ANSWER)
+        .with_retry(patience::retry());
     let store = builder.build().map_err(|error| Error::invalid(url, error.to_string()))?;
     Ok(Arc::new(store))
 }
 
 #[cfg(feature = "object-gs")]
 fn gs(url: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
-    let builder = object_store::gcp::GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+    use object_store::ClientConfigKey::{ConnectTimeout, Timeout};
+    use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey::Client};
+    let builder = GoogleCloudStorageBuilder::from_env()
+        .with_bucket_name(bucket)
+        .with_config(Client(ConnectTimeout), patience::CONNECT)
+        .with_config(Client(Timeout), patience::ANSWER)
+        .with_retry(patience::retry());
     Ok(Arc::new(builder.build().map_err(|error| Error::invalid(url, error.to_string()))?))
 }
 
 #[cfg(feature = "object-az")]
 fn az(url: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
-    let builder = object_store::azure::MicrosoftAzureBuilder::from_env().with_container_name(bucket);
+    use object_store::ClientConfigKey::{ConnectTimeout, Timeout};
+    use object_store::azure::{AzureConfigKey::Client, MicrosoftAzureBuilder};
+    let builder = MicrosoftAzureBuilder::from_env()
+        .with_container_name(bucket)
+        .with_config(Client(ConnectTimeout), patience::CONNECT)
+        .with_config(Client(Timeout), patience::ANSWER)
+        .with_retry(patience::retry());
     Ok(Arc::new(builder.build().map_err(|error| Error::invalid(url, error.to_string()))?))
 }
 

@@ -79,40 +79,6 @@ impl Place for InDirectory {
     }
 }
 
-/// A real S3 server: `scripts/with-s3` starts one.
-#[cfg(feature = "object-s3")]
-mod s3 {
-    use super::*;
-
-    /// A prefix of its own in the bucket.
-    struct InS3 {
-        url: String,
-    }
-
-    #[async_trait]
-    impl Place for InS3 {
-        async fn open(&self, source: Source) -> Result<Arc<dyn Backend>> {
-            Ok(Arc::new(ObjectBackend::open(&self.url, ObjectOptions::default(), source)?))
-        }
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn all_rules_hold_on_s3() {
-        let Ok(bucket) = std::env::var("MILEPOST_TEST_S3") else {
-            println!("MILEPOST_TEST_S3 names no bucket: run it with scripts/with-s3");
-            return;
-        };
-        let run = std::process::id();
-        let number = std::sync::atomic::AtomicUsize::new(0);
-        conformance::all(|| {
-            let number = number.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            InS3 { url: format!("{bucket}/conformance/{run}/{number}") }
-        })
-        .await
-        .unwrap();
-    }
-}
-
 macro_rules! tests_of {
     ($backend:ident, $fresh:expr; $($rule:ident,)*) => {
         mod $backend {

@@ -429,6 +429,17 @@ fn random_histories_are_the_same_in_memory_in_a_bucket_and_in_the_oracle() {
 }
 
 #[test]
+fn random_histories_are_the_same_in_memory_on_s3_and_in_the_oracle() {
+    if crate::object::s3::bucket().is_none() {
+        return;
+    }
+    histories(6, 200, async |seed, ops| {
+        let place = crate::object::s3::Prefix::new("model");
+        run_with(seed, ops, Side::s3(seed, place.url()).await).await;
+    });
+}
+
+#[test]
 fn random_histories_are_the_same_in_memory_in_postgres_and_in_the_oracle() {
     if crate::postgres::server().is_none() {
         return;

@@ -1,6 +1,7 @@
 //! The object store: what it costs in requests, and what it does when the bucket misbehaves or a process sleeps.
 
 mod fault;
+pub mod s3;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

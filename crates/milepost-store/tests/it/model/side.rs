@@ -67,6 +67,13 @@ impl Side {
         Self::new("object", seed, Box::new(open)).await
     }
 
+    pub async fn s3(seed: u64, url: String) -> Self {
+        let open = move |source: &Source| -> Arc<dyn Backend> {
+            Arc::new(ObjectBackend::open(&url, ObjectOptions::default(), source.clone()).unwrap())
+        };
+        Self::new("s3", seed, Box::new(open)).await
+    }
+
     pub async fn postgres(seed: u64, url: String) -> Self {
         let open = move |source: &Source| -> Arc<dyn Backend> {
             let mut options = PostgresOptions::default();
