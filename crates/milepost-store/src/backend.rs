@@ -22,15 +22,16 @@ use milepost_model::{
     BatchId, CheckpointId, EntryKind, Epoch, Hash, OwnerId, Position, Seq, SessionId, Status, TimelineId, Timestamp,
     WorkspaceId,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 
 /// The name of a blob: a keyed hash of its content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlobId(pub [u8; 32]);
 
 /// An entry as it lies in the store: encoded, perhaps compressed and encrypted, with a checksum.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredEntry {
     /// The version of the entry format.
     pub version: u8,
@@ -59,7 +60,7 @@ pub struct StoredEntry {
 }
 
 /// Bytes to keep under a keyed hash.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blob {
     /// Its name.
     pub id: BlobId,
@@ -68,7 +69,7 @@ pub struct Blob {
 }
 
 /// The beginning of a timeline.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opening {
     /// The entry it continues from; none for a session's first timeline.
     pub parent: Option<Position>,
@@ -82,7 +83,7 @@ pub struct Opening {
 pub const MAIN_HEAD: &str = "main";
 
 /// Changes to what is already stored, made in the same step as an append that records why.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rewrite {
     /// Entries whose stored form is replaced: erased, redacted, or encoded anew.
     pub entries: Vec<(Position, StoredEntry)>,
@@ -99,7 +100,7 @@ pub struct Rewrite {
 }
 
 /// One atomic step of one session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
     /// The session.
     pub session: SessionId,
@@ -141,7 +142,7 @@ pub struct Appended {
 
 /// A session in a list. Texts are in clear only in a workspace without encryption; otherwise the
 /// filter columns hold tokens and the rest is in `detail`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionRow {
     /// The session.
     pub id: SessionId,
@@ -175,7 +176,7 @@ pub struct SessionRow {
 pub const SESSION_KEYS: [&str; 5] = ["project", "agent", "feature", "task", "stage"];
 
 /// A mark in a list.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkRow {
     /// Where it is.
     pub at: Position,
@@ -200,7 +201,7 @@ pub struct MarkRow {
 }
 
 /// A whole state kept beside the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keyframe {
     /// The entry after which the state is this.
     pub at: Position,
@@ -248,7 +249,7 @@ pub struct SessionHead {
 }
 
 /// The right to write to a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// Goes up by one whenever someone takes the session.
     pub epoch: Epoch,
@@ -365,7 +366,7 @@ impl Range {
 }
 
 /// Names a record.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RecordKey {
     /// What it is: `key`, `wake-up`, `token`, …
     pub kind: String,
@@ -374,7 +375,7 @@ pub struct RecordKey {
 }
 
 /// A small versioned value beside the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Its name.
     pub key: RecordKey,

@@ -28,7 +28,8 @@
 //! # }
 //! ```
 //!
-//! Where things are kept is a [`backend`]'s business: [`sqlite`] for one machine, `postgres` (a feature) for several,
+//! Where things are kept is a [`backend`]'s business: [`sqlite`] for one machine; `postgres` for several, `object` for a
+//! bucket (features);
 //! [`memory`] for tests; any other that passes the conformance suite (feature `conformance`).
 
 pub mod backend;
@@ -41,6 +42,8 @@ mod keys;
 mod limits;
 pub mod memory;
 mod migrate;
+#[cfg(feature = "object")]
+pub mod object;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]

@@ -27,41 +27,42 @@ impl Clone for MemoryBackend {
     }
 }
 
+/// What one workspace holds. Other backends fold their logs into the same.
 #[derive(Default)]
-struct Workspace {
-    sessions: BTreeMap<SessionId, SessionState>,
-    timelines: BTreeMap<TimelineId, TimelineState>,
-    marks: BTreeMap<Position, MarkRow>,
-    keyframes: BTreeMap<Position, Keyframe>,
-    blobs: BTreeMap<BlobId, (Vec<u8>, Timestamp)>,
-    records: BTreeMap<RecordKey, Record>,
+pub(crate) struct Workspace {
+    pub(crate) sessions: BTreeMap<SessionId, SessionState>,
+    pub(crate) timelines: BTreeMap<TimelineId, TimelineState>,
+    pub(crate) marks: BTreeMap<Position, MarkRow>,
+    pub(crate) keyframes: BTreeMap<Position, Keyframe>,
+    pub(crate) blobs: BTreeMap<BlobId, (Vec<u8>, Timestamp)>,
+    pub(crate) records: BTreeMap<RecordKey, Record>,
     /// How many timelines were ever made.
-    made: u64,
+    pub(crate) made: u64,
 }
 
-struct SessionState {
-    row: SessionRow,
-    noted_length: u64,
-    lease: Lease,
+pub(crate) struct SessionState {
+    pub(crate) row: SessionRow,
+    pub(crate) noted_length: u64,
+    pub(crate) lease: Lease,
 }
 
-struct TimelineState {
+pub(crate) struct TimelineState {
     /// Timelines are listed in the order they were made.
-    made: u64,
-    session: SessionId,
-    parent: Option<Position>,
-    head: Option<String>,
-    entries: BTreeMap<Seq, StoredEntry>,
+    pub(crate) made: u64,
+    pub(crate) session: SessionId,
+    pub(crate) parent: Option<Position>,
+    pub(crate) head: Option<String>,
+    pub(crate) entries: BTreeMap<Seq, StoredEntry>,
 }
 
 impl TimelineState {
     fn begins(&self) -> u64 {
         self.parent.map_or(0, |at| at.seq.0 + 1)
     }
-    fn length(&self) -> u64 {
+    pub(crate) fn length(&self) -> u64 {
         self.entries.last_key_value().map_or(self.begins(), |(seq, _)| seq.0 + 1)
     }
-    fn info(&self, id: TimelineId) -> Timeline {
+    pub(crate) fn info(&self, id: TimelineId) -> Timeline {
         Timeline {
             id,
             session: self.session,
@@ -87,20 +88,20 @@ impl MemoryBackend {
         Self { source, inner: Arc::default(), is_closed: AtomicBool::new(false) }
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, BTreeMap<WorkspaceId, Workspace>>> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, BTreeMap<WorkspaceId, Workspace>>> {
         match self.is_closed.load(Ordering::SeqCst) {
             true => Err(Error::Closed),
             false => Ok(self.inner.lock().unwrap_or_else(PoisonError::into_inner)),
         }
     }
 
-    fn with<T>(&self, workspace: &WorkspaceId, f: impl FnOnce(&mut Workspace) -> Result<T>) -> Result<T> {
+    pub(crate) fn with<T>(&self, workspace: &WorkspaceId, f: impl FnOnce(&mut Workspace) -> Result<T>) -> Result<T> {
         f(self.lock()?.entry(workspace.clone()).or_default())
     }
 }
 
 impl Workspace {
-    fn main_head(&self, session: SessionId) -> Option<TimelineId> {
+    pub(crate) fn main_head(&self, session: SessionId) -> Option<TimelineId> {
         self.head(session, MAIN_HEAD)
     }
 
@@ -109,7 +110,7 @@ impl Workspace {
         self.timelines.iter().find(|(_, line)| is_head(line)).map(|(id, _)| *id)
     }
 
-    fn check_epoch(&self, session: SessionId, epoch: Epoch) -> Result<()> {
+    pub(crate) fn check_epoch(&self, session: SessionId, epoch: Epoch) -> Result<()> {
         let Some(state) = self.sessions.get(&session) else { return Err(Error::not_found("session", session)) };
         let current = state.lease.epoch;
         if epoch != current {
@@ -119,19 +120,27 @@ impl Workspace {
     }
 
     fn append(&mut self, batch: Batch, now: Timestamp) -> Result<Appended> {
-        if let Some(answer) = self.timelines.get(&batch.timeline).and_then(|line| line.repeated(batch.expected, &batch))
+        match self.check(&batch)? {
+            Some(answer) => Ok(answer),
+            None => Ok(self.apply(batch, now)),
+        }
+    }
+
+    /// Whether a batch may be added; the first answer when it was added already.
+    pub(crate) fn check(&self, batch: &Batch) -> Result<Option<Appended>> {
+        if let Some(answer) = self.timelines.get(&batch.timeline).and_then(|line| line.repeated(batch.expected, batch))
         {
-            return Ok(answer);
+            return Ok(Some(answer));
         }
         if let (Some(epoch), true) = (batch.epoch, self.sessions.contains_key(&batch.session)) {
             self.check_epoch(batch.session, epoch)?;
         }
         match &batch.open {
-            Some(open) => self.check_opening(&batch, open)?,
-            None => self.check_growth(&batch)?,
+            Some(open) => self.check_opening(batch, open)?,
+            None => self.check_growth(batch)?,
         }
-        self.check_rest(&batch)?;
-        Ok(self.apply(batch, now))
+        self.check_rest(batch)?;
+        Ok(None)
     }
 
     fn check_opening(&self, batch: &Batch, open: &Opening) -> Result<()> {
@@ -213,7 +222,7 @@ impl Workspace {
         Ok(())
     }
 
-    fn apply(&mut self, batch: Batch, now: Timestamp) -> Appended {
+    pub(crate) fn apply(&mut self, batch: Batch, now: Timestamp) -> Appended {
         if let Some(open) = batch.open {
             if let Some(old) = open.replaces.and_then(|id| self.timelines.get_mut(&id)) {
                 old.head = None;
@@ -253,7 +262,14 @@ impl Workspace {
         Appended { length, repeated: false }
     }
 
-    fn note(&mut self, id: SessionId, row: Option<SessionRow>, epoch: Option<Epoch>, length: u64, until: Timestamp) {
+    pub(crate) fn note(
+        &mut self,
+        id: SessionId,
+        row: Option<SessionRow>,
+        epoch: Option<Epoch>,
+        length: u64,
+        until: Timestamp,
+    ) {
         match (self.sessions.get_mut(&id), row) {
             (Some(state), row) => {
                 if let Some(row) = row {
@@ -300,7 +316,22 @@ impl Workspace {
         Ok(state.lease.clone())
     }
 
-    fn remove(&mut self, session: SessionId) {
+    pub(crate) fn rebuild(&mut self, row: SessionRow, marks: Vec<MarkRow>, now: Timestamp) {
+        let id = row.id;
+        let own: BTreeSet<TimelineId> =
+            self.timelines.iter().filter(|(_, line)| line.session == id).map(|(id, _)| *id).collect();
+        let length = self.main_head(id).and_then(|head| self.timelines.get(&head)).map_or(0, TimelineState::length);
+        self.marks.retain(|at, _| !own.contains(&at.timeline));
+        self.keyframes.retain(|at, frame| frame.pinned || !own.contains(&at.timeline));
+        self.marks.extend(marks.into_iter().map(|row| (row.at, row)));
+        let is_lost = !self.sessions.contains_key(&id);
+        self.note(id, Some(row), None, length, Timestamp(0));
+        if let (true, Some(state)) = (is_lost, self.sessions.get_mut(&id)) {
+            state.lease = Lease::lost(now);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, session: SessionId) {
         let gone: BTreeSet<TimelineId> =
             self.timelines.iter().filter(|(_, line)| line.session == session).map(|(id, _)| *id).collect();
         self.sessions.remove(&session);
@@ -309,7 +340,7 @@ impl Workspace {
         self.keyframes.retain(|at, _| !gone.contains(&at.timeline));
     }
 
-    fn children(&self, session: SessionId) -> Vec<Timeline> {
+    pub(crate) fn children(&self, session: SessionId) -> Vec<Timeline> {
         let of_session = |at: Position| self.timelines.get(&at.timeline).is_some_and(|line| line.session == session);
         let continues = |line: &TimelineState| line.session != session && line.parent.is_some_and(of_session);
         let mut found: Vec<_> = self.timelines.iter().filter(|(_, line)| continues(line)).collect();
@@ -317,7 +348,7 @@ impl Workspace {
         found.into_iter().map(|(id, line)| line.info(*id)).collect()
     }
 
-    fn needed_blobs(&self) -> BTreeSet<BlobId> {
+    pub(crate) fn needed_blobs(&self) -> BTreeSet<BlobId> {
         self.timelines.values().flat_map(|line| line.entries.values()).flat_map(|entry| entry.refs.clone()).collect()
     }
 }
@@ -575,18 +606,7 @@ impl Backend for MemoryBackend {
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {
         let now = self.source.now();
         self.with(workspace, |w| {
-            let id = row.id;
-            let own: BTreeSet<TimelineId> =
-                w.timelines.iter().filter(|(_, line)| line.session == id).map(|(id, _)| *id).collect();
-            let length = w.main_head(id).and_then(|head| w.timelines.get(&head)).map_or(0, TimelineState::length);
-            w.marks.retain(|at, _| !own.contains(&at.timeline));
-            w.keyframes.retain(|at, frame| frame.pinned || !own.contains(&at.timeline));
-            w.marks.extend(marks.into_iter().map(|row| (row.at, row)));
-            let is_lost = !w.sessions.contains_key(&id);
-            w.note(id, Some(row), None, length, Timestamp(0));
-            if let (true, Some(state)) = (is_lost, w.sessions.get_mut(&id)) {
-                state.lease = Lease::lost(now);
-            }
+            w.rebuild(row, marks, now);
             Ok(())
         })
     }

@@ -152,8 +152,8 @@ pub struct SessionPage {
 }
 
 impl Store {
-    /// Opens the store at a URL: `sqlite:PATH`, `postgres://USER@HOST/DATABASE` (feature `postgres`), or `memory:` for
-    /// one that ends with the process.
+    /// Opens the store at a URL: `sqlite:PATH`; `postgres://USER@HOST/DATABASE` (feature `postgres`); a bucket,
+    /// `file:///DIR` or `s3://BUCKET/PREFIX` (feature `object`); or `memory:` for one that ends with the process.
     pub async fn open(url: &str, options: Options) -> Result<Self> {
         let source = match &options.source {
             Some(source) => source.clone(),
@@ -339,7 +339,11 @@ impl Store {
     }
 
     async fn head(&self, id: SessionId) -> Result<crate::backend::SessionHead> {
-        self.inner.backend.session(self.workspace(), id).await?.ok_or_else(|| Error::not_found("session", id))
+        let head = self.inner.backend.session(self.workspace(), id).await?;
+        let head = head.ok_or_else(|| Error::not_found("session", id))?;
+        // A store far away need not be asked for what it has just told.
+        self.remember_parent(head.timeline.id, (head.timeline.session, head.timeline.parent));
+        Ok(head)
     }
 
     async fn decode_session(&self, row: &SessionRow) -> Result<Session> {
@@ -360,12 +364,16 @@ impl Store {
         let found = self.inner.backend.timeline(self.workspace(), timeline).await?;
         let found = found.ok_or_else(|| Error::not_found("timeline", timeline))?;
         let known = (found.session, found.parent);
+        self.remember_parent(timeline, known);
+        Ok(known)
+    }
+
+    fn remember_parent(&self, timeline: TimelineId, known: (SessionId, Option<Position>)) {
         let mut parents = self.inner.parents.lock().unwrap_or_else(PoisonError::into_inner);
         if parents.len() >= REMEMBERED_PARENTS {
             parents.clear();
         }
         parents.insert(timeline, known);
-        Ok(known)
     }
 }
 
@@ -390,6 +398,11 @@ pub async fn open_backend(url: &str, options: &Options, source: &Source) -> Resu
             };
             Ok(Arc::new(crate::sqlite::SqliteBackend::open(Path::new(path), &sqlite, source.clone())?))
         }
+        #[cfg(feature = "object")]
+        Some((scheme, _)) if crate::object::SCHEMES.contains(&scheme) => {
+            let object = crate::object::ObjectOptions::default();
+            Ok(Arc::new(crate::object::ObjectBackend::open(url, object, source.clone())?))
+        }
         #[cfg(feature = "postgres")]
         Some(("postgres" | "postgresql", _)) => {
             let postgres = crate::postgres::PostgresOptions {
@@ -404,6 +417,9 @@ pub async fn open_backend(url: &str, options: &Options, source: &Source) -> Resu
             Err(Error::invalid("a PostgreSQL URL", "this program was built without the feature `postgres`"))
         }
         Some(("memory", _)) => Ok(Arc::new(crate::memory::MemoryBackend::new(source.clone()))),
-        _ => Err(Error::invalid(url, "it is not a store: use sqlite:PATH, postgres://… or memory:")),
+        _ => Err(Error::invalid(
+            url,
+            "it is not a store: use sqlite:PATH, postgres://…, s3://BUCKET/PREFIX, file:///DIR or memory:",
+        )),
     }
 }

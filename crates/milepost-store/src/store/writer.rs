@@ -88,7 +88,7 @@ impl Drop for Group<'_> {
 impl Store {
     /// Begins a session and holds it.
     pub async fn create(&self, new: NewSession, claim: &Claim) -> Result<SessionWriter> {
-        let id = new.id.unwrap_or_else(|| self.source().id());
+        let id = self.new_session_id(new.id).await?;
         let timeline: TimelineId = self.source().id();
         let session = Session::new(id, timeline, self.source().now());
         let body = Body::Event(fold::patch_event(new.patch));
@@ -100,7 +100,7 @@ impl Store {
     pub async fn branch(&self, at: Position, new: NewSession, claim: &Claim) -> Result<SessionWriter> {
         let (parent_id, _) = self.parent(at.timeline).await?;
         let parent = self.session(parent_id).await?;
-        let id = new.id.unwrap_or_else(|| self.source().id());
+        let id = self.new_session_id(new.id).await?;
         let timeline: TimelineId = self.source().id();
         let mut session = Session::new(id, timeline, self.source().now().max(self.entry_time(at).await?));
         session.branch = Some(Branch { session: parent_id, at });
@@ -116,6 +116,16 @@ impl Store {
         self.begin(session, open, chain, body, claim).await
     }
 
+    /// The id of a session that begins. One that was made just now is nobody else's; one that was given may be
+    /// there already, and its key must not be made anew.
+    async fn new_session_id(&self, given: Option<SessionId>) -> Result<SessionId> {
+        let Some(id) = given else { return Ok(self.source().id()) };
+        match self.inner.backend.session(self.workspace(), id).await? {
+            Some(_) => Err(Conflict::Exists { what: "session", id: id.to_string() }.into()),
+            None => Ok(id),
+        }
+    }
+
     async fn begin(
         &self,
         session: Session,
@@ -129,9 +139,6 @@ impl Store {
             check_patch(event, &self.inner.limits)?;
         }
         let id = session.id;
-        if self.inner.backend.session(self.workspace(), id).await?.is_some() {
-            return Err(Conflict::Exists { what: "session", id: id.to_string() }.into());
-        }
         self.inner.keys.create_session(&*self.inner.backend, id).await?;
         let owner = self.source().id();
         let head = Head {

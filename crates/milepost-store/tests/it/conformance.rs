@@ -7,6 +7,8 @@ use async_trait::async_trait;
 use milepost_model::Source;
 use milepost_store::conformance::{self, Place, RULES};
 use milepost_store::memory::MemoryBackend;
+use milepost_store::object::object_store::ObjectStore;
+use milepost_store::object::{ObjectBackend, ObjectOptions};
 use milepost_store::sqlite::{SqliteBackend, SqliteOptions};
 use milepost_store::{Backend, Result};
 
@@ -44,6 +46,39 @@ impl Place for InFile {
     }
 }
 
+/// A bucket in memory: every opening folds it for itself, as another process would.
+struct InBucket(Arc<dyn ObjectStore>);
+
+impl Default for InBucket {
+    fn default() -> Self {
+        Self(ObjectBackend::in_memory())
+    }
+}
+
+#[async_trait]
+impl Place for InBucket {
+    async fn open(&self, source: Source) -> Result<Arc<dyn Backend>> {
+        Ok(Arc::new(ObjectBackend::new(Arc::clone(&self.0), "a/prefix", ObjectOptions::default(), source)?))
+    }
+}
+
+/// A directory that is used as a bucket.
+struct InDirectory(tempfile::TempDir);
+
+impl Default for InDirectory {
+    fn default() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+}
+
+#[async_trait]
+impl Place for InDirectory {
+    async fn open(&self, source: Source) -> Result<Arc<dyn Backend>> {
+        let url = format!("file://{}", self.0.path().display());
+        Ok(Arc::new(ObjectBackend::open(&url, ObjectOptions::default(), source)?))
+    }
+}
+
 macro_rules! tests_of {
     ($backend:ident, $fresh:expr; $($rule:ident,)*) => {
         mod $backend {
@@ -62,6 +97,8 @@ macro_rules! tests {
     ($($rule:ident,)*) => {
         tests_of! { memory, InMemory::default(); $($rule,)* }
         tests_of! { sqlite, InFile::new(true); $($rule,)* }
+        tests_of! { object, InBucket::default(); $($rule,)* }
+        tests_of! { directory, InDirectory::default(); $($rule,)* }
     };
 }
 

@@ -15,6 +15,8 @@ mod keys;
 mod kills;
 mod migrate;
 mod model;
+mod object;
+mod object_model;
 mod postgres;
 mod power;
 mod processes;

@@ -135,7 +135,7 @@ impl World {
         }
         let (second, first) = (answers.pop().unwrap(), answers.pop().unwrap());
         let words = |outcome: &Result<Answer, (String, Error)>| outcome.clone().map_err(|(text, _)| text);
-        assert_eq!(words(&first), words(&second), "memory and the other store answer differently to {call:?}");
+        assert_eq!(words(&first), words(&second), "memory and {} answer differently to {call:?}", self.sides[1].name);
         match first {
             Ok(answer) => self.record(&call, answer),
             Err((text, error)) => self.refused(&call, &text, &error),
@@ -421,6 +421,22 @@ async fn run_with(seed: u64, ops: &[Op], other: Side) {
 #[test]
 fn random_histories_are_the_same_in_memory_in_sqlite_and_in_the_oracle() {
     histories(64, 1500, async |seed, ops| run(seed, ops).await);
+}
+
+#[test]
+fn random_histories_are_the_same_in_memory_in_a_bucket_and_in_the_oracle() {
+    histories(64, 1500, async |seed, ops| run_with(seed, ops, Side::object(seed).await).await);
+}
+
+#[test]
+fn random_histories_are_the_same_in_memory_on_s3_and_in_the_oracle() {
+    if crate::object::s3::bucket().is_none() {
+        return;
+    }
+    histories(6, 200, async |seed, ops| {
+        let place = crate::object::s3::Prefix::new("model");
+        run_with(seed, ops, Side::s3(seed, place.url()).await).await;
+    });
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use milepost_model::{Event, ManualClock, Message, Position, Role, Seq, SessionId, Source};
 use milepost_store::memory::MemoryBackend;
+use milepost_store::object::{ObjectBackend, ObjectOptions};
 use milepost_store::postgres::{LeaseClock, PostgresBackend, PostgresOptions};
 use milepost_store::sqlite::{SqliteBackend, SqliteOptions};
 use milepost_store::{
@@ -55,6 +56,22 @@ impl Side {
             Arc::new(SqliteBackend::open(&path, &SqliteOptions::default(), source.clone()).unwrap())
         };
         Self::new("sqlite", seed, Box::new(open)).await
+    }
+
+    pub async fn object(seed: u64) -> Self {
+        let bucket = ObjectBackend::in_memory();
+        let open = move |source: &Source| -> Arc<dyn Backend> {
+            let options = ObjectOptions::default();
+            Arc::new(ObjectBackend::new(Arc::clone(&bucket), "", options, source.clone()).unwrap())
+        };
+        Self::new("object", seed, Box::new(open)).await
+    }
+
+    pub async fn s3(seed: u64, url: String) -> Self {
+        let open = move |source: &Source| -> Arc<dyn Backend> {
+            Arc::new(ObjectBackend::open(&url, ObjectOptions::default(), source.clone()).unwrap())
+        };
+        Self::new("s3", seed, Box::new(open)).await
     }
 
     pub async fn postgres(seed: u64, url: String) -> Self {

@@ -1,0 +1,199 @@
+//! Folding a log: what its steps come to, in the memory backend's own structures.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use milepost_model::{Position, Seq, SessionId, TimelineId, Timestamp};
+
+use super::format::{Base, IndexRow, Op, Pin, SessionBase, Step, TimelineBase, upper};
+use super::names::LogName;
+use crate::backend::{Appended, BlobId};
+use crate::memory::{SessionState, TimelineState, Workspace};
+
+/// What is known of a log besides what it says.
+#[derive(Debug, Default)]
+pub(super) struct LogState {
+    /// The number of the next step.
+    pub next: u64,
+    /// The number of the newest base that is known.
+    pub base: Option<u64>,
+    /// The moment before the last request that proved this to be all.
+    pub fresh: Option<Timestamp>,
+    /// Something was erased or removed in a step above the base: its old bytes are to go.
+    pub has_rewrite: bool,
+    pub side: Side,
+}
+
+/// What the memory backend has no place for.
+#[derive(Debug, Default)]
+pub(super) struct Side {
+    /// In the order they were made.
+    pub timelines: Vec<TimelineId>,
+    pub pins: Vec<Pin>,
+    pub touched: BTreeMap<BlobId, Timestamp>,
+    pub parents: BTreeMap<TimelineId, SessionId>,
+    /// Timelines with a parent elsewhere that are gone: their pins hold nothing any more.
+    pub ended: BTreeSet<TimelineId>,
+}
+
+impl LogState {
+    /// Steps that no base holds.
+    pub fn steps_above_base(&self) -> u64 {
+        self.next - self.base.map_or(0, |number| number + 1)
+    }
+}
+
+/// Applies a step. Gives the answer of its last append.
+pub(super) fn apply(w: &mut Workspace, name: &LogName, state: &mut LogState, step: Step) -> Option<Appended> {
+    let mut answer = None;
+    for op in step.ops {
+        match op {
+            Op::Append(appending) => {
+                let touched = appending.blobs.iter().map(|id| (*id, step.time));
+                state.side.touched.extend(touched);
+                if let Some(parent) = appending.parent {
+                    state.side.parents.insert(appending.batch.timeline, parent);
+                    state.side.ended.remove(&appending.batch.timeline);
+                }
+                if appending.batch.open.is_some() {
+                    state.side.timelines.push(appending.batch.timeline);
+                }
+                state.has_rewrite |= appending.batch.rewrite != Default::default();
+                answer = Some(w.apply(appending.batch, step.time));
+            }
+            Op::Lease(lease) => {
+                if let Some(session) = session_of(name).and_then(|id| w.sessions.get_mut(&id)) {
+                    session.lease = lease;
+                }
+            }
+            Op::Branch(pin) => {
+                state.side.pins.retain(|old| old.timeline != pin.timeline);
+                state.side.pins.push(pin);
+            }
+            Op::Unbranch(timeline) => state.side.pins.retain(|pin| pin.timeline != timeline),
+            Op::Rebuild { row, marks } => {
+                w.rebuild(*row, marks, step.time);
+                state.has_rewrite = true;
+            }
+            Op::Remove => {
+                if let Some(id) = session_of(name) {
+                    w.remove(id);
+                }
+                let side = std::mem::take(&mut state.side);
+                // Blobs that it leaves behind are as old as they were.
+                state.side.touched = side.touched;
+                state.side.ended = side.ended;
+                state.side.ended.extend(side.parents.into_keys());
+                state.has_rewrite = true;
+            }
+            Op::PutRecord(record) => {
+                state.has_rewrite |= w.records.insert(record.key.clone(), record).is_some();
+            }
+            Op::DeleteRecord(key) => {
+                w.records.remove(&key);
+                state.has_rewrite = true;
+            }
+        }
+    }
+    answer
+}
+
+fn session_of(name: &LogName) -> Option<SessionId> {
+    match name {
+        LogName::Session(id) => Some(*id),
+        LogName::Records(_) => None,
+    }
+}
+
+/// Takes everything of a log out of memory.
+pub(super) fn forget(w: &mut Workspace, name: &LogName) {
+    match name {
+        LogName::Session(id) => w.remove(*id),
+        LogName::Records(kind) => w.records.retain(|key, _| key.kind != *kind),
+    }
+}
+
+/// Puts a base in place of what is in memory.
+pub(super) fn install(w: &mut Workspace, name: &LogName, state: &mut LogState, base: Base) {
+    forget(w, name);
+    state.side = Side {
+        timelines: base.session.iter().flat_map(|session| &session.timelines).map(|line| line.id).collect(),
+        pins: base.pins,
+        touched: base.touched.into_iter().collect(),
+        parents: base.parents.into_iter().collect(),
+        ended: base.ended.into_iter().collect(),
+    };
+    state.has_rewrite = false;
+    w.records.extend(base.records.into_iter().map(|record| (record.key.clone(), record)));
+    let (Some(id), Some(session)) = (session_of(name), base.session) else { return };
+    for line in session.timelines {
+        w.made += 1;
+        let entries = line.entries.into_iter().collect();
+        let state = TimelineState { made: w.made, session: id, parent: line.parent, head: line.head, entries };
+        w.timelines.insert(line.id, state);
+    }
+    w.marks.extend(session.marks.into_iter().map(|row| (row.at, row)));
+    w.keyframes.extend(session.keyframes.into_iter().map(|frame| (frame.at, frame)));
+    let state = SessionState { row: session.row, noted_length: session.noted_length, lease: session.lease };
+    w.sessions.insert(id, state);
+}
+
+/// The base of what is in memory.
+pub(super) fn snapshot(w: &Workspace, name: &LogName, side: &Side) -> Base {
+    let records = match name {
+        LogName::Session(_) => Vec::new(),
+        LogName::Records(kind) => w.records.values().filter(|record| record.key.kind == *kind).cloned().collect(),
+    };
+    Base {
+        session: session_of(name).and_then(|id| session_base(w, id, side)),
+        records,
+        pins: side.pins.clone(),
+        touched: side.touched.iter().map(|(id, time)| (*id, *time)).collect(),
+        parents: side.parents.iter().map(|(line, session)| (*line, *session)).collect(),
+        ended: side.ended.iter().copied().collect(),
+    }
+}
+
+fn of_line<T: Clone>(map: &BTreeMap<Position, T>, timeline: TimelineId) -> impl Iterator<Item = T> {
+    let at = |seq| Position { timeline, seq: Seq(seq) };
+    map.range(at(0)..=at(u64::MAX)).map(|(_, value)| value.clone())
+}
+
+/// A session's timelines, in the order they were made.
+fn lines<'a>(w: &'a Workspace, side: &Side) -> Vec<(TimelineId, &'a TimelineState)> {
+    side.timelines.iter().filter_map(|id| Some((*id, w.timelines.get(id)?))).collect()
+}
+
+fn session_base(w: &Workspace, id: SessionId, side: &Side) -> Option<SessionBase> {
+    let session = w.sessions.get(&id)?;
+    let own = lines(w, side);
+    Some(SessionBase {
+        row: session.row.clone(),
+        noted_length: session.noted_length,
+        lease: session.lease.clone(),
+        marks: own.iter().flat_map(|(line, _)| of_line(&w.marks, *line)).collect(),
+        keyframes: own.iter().flat_map(|(line, _)| of_line(&w.keyframes, *line)).collect(),
+        timelines: own
+            .into_iter()
+            .map(|(id, line)| TimelineBase {
+                id,
+                parent: line.parent,
+                head: line.head.clone(),
+                entries: line.entries.iter().map(|(seq, entry)| (*seq, entry.clone())).collect(),
+            })
+            .collect(),
+    })
+}
+
+/// What the index says of a session.
+pub(super) fn index_row(w: &Workspace, id: SessionId, state: &LogState, now: Timestamp) -> IndexRow {
+    let own = lines(w, &state.side);
+    IndexRow {
+        next: state.next,
+        untidy: state.has_rewrite,
+        noted: (state.next, now),
+        settled: 0,
+        row: w.sessions.get(&id).map(|session| session.row.clone()),
+        marks: own.iter().flat_map(|(line, _)| of_line(&w.marks, *line)).map(|row| upper(row.id)).collect(),
+        timelines: own.into_iter().map(|(id, _)| id).collect(),
+    }
+}

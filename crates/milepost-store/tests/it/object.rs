@@ -1,0 +1,287 @@
+//! The object store: what it costs in requests, and what it does when the bucket misbehaves or a process sleeps.
+
+mod fault;
+pub mod s3;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::TryStreamExt as _;
+use milepost_model::{ManualClock, SessionId, Source};
+use milepost_store::object::object_store::{ObjectStore, ObjectStoreExt as _};
+use milepost_store::object::{ObjectBackend, ObjectOptions};
+use milepost_store::{Append, Backend, Error, MarkQuery, MessageQuery, Options, SessionQuery, SessionWriter, Store};
+
+use crate::support::{START, claim, create, step, user};
+use fault::{Fault, Faulty};
+
+/// A bucket, a clock, and as many processes as a test opens.
+struct Cloud {
+    bucket: Arc<Faulty>,
+    clock: Arc<ManualClock>,
+    options: Options,
+    object: ObjectOptions,
+}
+
+struct Process {
+    backend: Arc<ObjectBackend>,
+    store: Store,
+}
+
+impl Cloud {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::new(START));
+        let mut options = Options::default();
+        options.source = Some(Source::seeded(7, Arc::clone(&clock)));
+        Self { bucket: Faulty::new(ObjectBackend::in_memory()), clock, options, object: ObjectOptions::default() }
+    }
+
+    async fn open(&self) -> Process {
+        let bucket: Arc<dyn ObjectStore> = self.bucket.clone();
+        let source = self.options.source.clone().unwrap();
+        let backend = Arc::new(ObjectBackend::new(bucket, "", self.object.clone(), source).unwrap());
+        let shared: Arc<dyn Backend> = backend.clone();
+        Process { backend, store: Store::with_backend(shared, self.options.clone()).await.unwrap() }
+    }
+
+    async fn keys(&self) -> Vec<String> {
+        let found: Vec<_> = self.bucket.list(None).try_collect().await.unwrap();
+        found.iter().map(|meta| meta.location.to_string()).collect()
+    }
+
+    /// Whether any object holds these bytes, unpacked.
+    async fn holds(&self, needle: &[u8]) -> bool {
+        for key in self.keys().await {
+            let bytes = self.bucket.get(&key.as_str().into()).await.unwrap().bytes().await.unwrap();
+            let packed = bytes.get(13..).unwrap_or_default();
+            let plain = zstd::bulk::decompress(packed, 1 << 24).unwrap_or_else(|_| packed.to_vec());
+            if plain.windows(needle.len()).any(|window| window == needle) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+async fn texts(store: &Store, id: SessionId) -> Vec<String> {
+    let found = store.messages(id, &MessageQuery::default()).await.unwrap();
+    found.iter().map(|found| found.message.text().into_owned()).collect()
+}
+
+async fn say(writer: &SessionWriter, text: &str) {
+    writer.append(Append::new().message(user(text))).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_append_is_exactly_one_put() {
+    let mut cloud = Cloud::new();
+    cloud.object.max_steps = u64::MAX;
+    let process = cloud.open().await;
+    let writer = create(&process.store).await;
+    // The first state that a writer compares with is looked up; from then on it is known.
+    writer.append(step(0)).await.unwrap();
+    let before = process.backend.requests();
+    for number in 1..51 {
+        writer.append(step(number)).await.unwrap();
+    }
+    let made = process.backend.requests().since(before);
+    assert_eq!((made.puts, made.gets, made.lists, made.deletes), (50, 0, 0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_at_once_share_a_put() {
+    let mut cloud = Cloud::new();
+    cloud.object.max_steps = u64::MAX;
+    let process = cloud.open().await;
+    let writer = Arc::new(create(&process.store).await);
+    cloud.bucket.delay(Duration::from_millis(20));
+    let before = process.backend.requests();
+    let tasks: Vec<_> = (0..100)
+        .map(|number| {
+            let writer = Arc::clone(&writer);
+            tokio::spawn(async move { say(&writer, &format!("message {number}")).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let made = process.backend.requests().since(before);
+    assert!(made.puts <= 10, "100 appends at once took {} PUTs", made.puts);
+    assert_eq!(texts(&process.store, writer.id()).await.len(), 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_latest_state_takes_two_round_trips_at_any_age() {
+    for appends in [1, 5, 6, 40, 301] {
+        let cloud = Cloud::new();
+        let process = cloud.open().await;
+        let writer = create(&process.store).await;
+        for number in 0..appends {
+            writer.append(step(number)).await.unwrap();
+            process.backend.settle().await;
+        }
+        let reader = cloud.open().await;
+        let round_trip = Duration::from_millis(200);
+        cloud.bucket.delay(round_trip);
+        let (before, begun) = (reader.backend.requests(), Instant::now());
+        let loaded = reader.store.load_latest(writer.id(), &MarkQuery::default()).await.unwrap();
+        let (made, took) = (reader.backend.requests().since(before), begun.elapsed());
+        assert_eq!(loaded.state.pointer("/memory/step"), Some(&serde_json::json!(appends - 1)));
+        assert!(made.paid() <= 8, "after {appends} appends: {made:?}");
+        assert!(took < round_trip * 3, "after {appends} appends: {took:?}, that is more than two round trips");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_sessions_are_listed_in_twenty_requests() {
+    let cloud = Cloud::new();
+    let process = cloud.open().await;
+    for _ in 0..10_000 {
+        create(&process.store).await;
+    }
+    process.backend.compact().await.unwrap();
+    let reader = cloud.open().await;
+    let before = reader.backend.requests();
+    let mut query = SessionQuery::default();
+    let mut found = 0;
+    loop {
+        let page = reader.store.sessions(&query).await.unwrap();
+        found += page.sessions.len();
+        query.after = page.next;
+        if query.after.is_none() {
+            break;
+        }
+    }
+    let made = reader.backend.requests().since(before);
+    assert_eq!(found, 10_000);
+    assert!(made.paid() <= 20, "{made:?}");
+}
+
+/// A month of 1,000 chats of 100 messages, saved once per turn of ten calls and their results. Leases, merges and the index are counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_month_of_chats_costs_less_than_five_cents() {
+    const MEASURED: u64 = 20;
+    let cloud = Cloud::new();
+    let process = cloud.open().await;
+    let before = process.backend.requests();
+    for _ in 0..MEASURED {
+        let writer = create(&process.store).await;
+        for turn in 0..5 {
+            let append = (0..20).fold(Append::new(), |append, n| append.message(user(&format!("turn {turn}, {n}"))));
+            writer.append(append).await.unwrap();
+        }
+        writer.release().await.unwrap();
+    }
+    process.backend.settle().await;
+    process.backend.compact().await.unwrap();
+    let made = process.backend.requests().since(before);
+    let month = made.dollars() * 1000.0 / MEASURED as f64;
+    println!("{made:?}: a month costs ${month:.4}");
+    assert!(month < 0.05, "a month costs ${month:.4}: {made:?}");
+}
+
+#[tokio::test]
+async fn lost_answers_and_refused_puts_store_once() {
+    let cloud = Cloud::new();
+    let process = cloud.open().await;
+    let writer = create(&process.store).await;
+    let mut expected = Vec::new();
+    for (number, fault) in
+        [Fault::AnswerLost, Fault::Retried, Fault::Conflict, Fault::AnswerLost].into_iter().enumerate()
+    {
+        let text = format!("message {number} in spite of {fault:?}");
+        cloud.bucket.next([fault]);
+        say(&writer, &text).await;
+        expected.push(text);
+    }
+    cloud.bucket.next([Fault::Conflict, Fault::Conflict, Fault::Retried]);
+    say(&writer, "after two conflicts").await;
+    expected.push("after two conflicts".into());
+    assert_eq!(texts(&process.store, writer.id()).await, expected);
+    assert_eq!(texts(&cloud.open().await.store, writer.id()).await, expected, "as another process sees it");
+}
+
+#[tokio::test]
+async fn a_put_that_never_arrives_is_an_error_that_says_so() {
+    let cloud = Cloud::new();
+    let process = cloud.open().await;
+    let writer = create(&process.store).await;
+    let append = Append::new().batch(process.store.source().id()).message(user("perhaps"));
+    cloud.bucket.next([Fault::NeverArrives; 16]);
+    let outcome = writer.append(append.clone()).await;
+    assert!(matches!(outcome, Err(Error::Io { .. })), "{outcome:?}");
+    cloud.bucket.next([]);
+    let mut stored = writer.append(append.clone()).await;
+    for _ in 0..20 {
+        if stored.is_ok() {
+            break;
+        }
+        stored = writer.append(append.clone()).await;
+    }
+    stored.unwrap();
+    assert_eq!(texts(&process.store, writer.id()).await, ["perhaps"]);
+}
+
+/// A writer that slept while others wrote, merged and deleted puts into a void number. It must not believe it.
+#[tokio::test]
+async fn a_writer_that_slept_is_not_fooled_by_a_void_number() {
+    let cloud = Cloud::new();
+    let (sleeper, other) = (cloud.open().await, cloud.open().await);
+    let writer = create(&sleeper.store).await;
+    say(&writer, "before").await;
+    let taken = other.store.write(writer.id(), &claim().take_over()).await.unwrap();
+    for number in 0..20 {
+        say(&taken, &format!("message {number}")).await;
+        other.backend.settle().await;
+    }
+    other.backend.compact().await.unwrap();
+    cloud.clock.advance_ms(601_000);
+    other.backend.compact().await.unwrap();
+    let steps = cloud.keys().await.iter().filter(|key| key.contains("/s/log/")).count();
+    assert!(steps <= 8, "{steps} steps are left: nothing was deleted");
+    let outcome = writer.append(Append::new().message(user("too late"))).await;
+    assert!(matches!(outcome, Err(Error::Fenced { .. })), "{outcome:?}");
+    let found = texts(&cloud.open().await.store, writer.id()).await;
+    assert_eq!(found.len(), 21, "{found:?}");
+    assert!(!found.contains(&"too late".to_owned()));
+    say(&taken, "it goes on").await;
+}
+
+#[tokio::test]
+async fn what_was_removed_is_gone_from_the_bucket_after_the_delay() {
+    let cloud = Cloud::new();
+    let process = cloud.open().await;
+    let (kept, gone) = (create(&process.store).await, create(&process.store).await);
+    say(&kept, "this stays").await;
+    say(&gone, "a secret that must go").await;
+    let id = gone.id();
+    gone.release().await.unwrap();
+    process.store.delete(id, Default::default(), &claim(), false).await.unwrap();
+    assert!(cloud.holds(b"a secret that must go").await);
+    process.backend.compact().await.unwrap();
+    cloud.clock.advance_ms(601_000);
+    process.backend.compact().await.unwrap();
+    cloud.clock.advance_ms(601_000);
+    process.backend.compact().await.unwrap();
+    assert!(!cloud.holds(b"a secret that must go").await, "{:#?}", cloud.keys().await);
+    assert!(!cloud.keys().await.iter().any(|key| key.contains(&id.to_string())), "{:#?}", cloud.keys().await);
+    assert_eq!(texts(&cloud.open().await.store, kept.id()).await, ["this stays"]);
+}
+
+#[tokio::test]
+async fn two_processes_see_each_other() {
+    let cloud = Cloud::new();
+    let (one, two) = (cloud.open().await, cloud.open().await);
+    let writer = create(&one.store).await;
+    for number in 0..15 {
+        say(&writer, &format!("message {number}")).await;
+        assert_eq!(texts(&two.store, writer.id()).await.len(), number + 1);
+        assert_eq!(two.store.sessions(&SessionQuery::default()).await.unwrap().sessions.len(), 1);
+    }
+    let id = writer.id();
+    writer.release().await.unwrap();
+    let writer = two.store.write(id, &claim()).await.unwrap();
+    say(&writer, "by the other").await;
+    assert_eq!(texts(&one.store, id).await.len(), 16);
+    assert!(one.store.verify().await.unwrap().is_whole());
+}
