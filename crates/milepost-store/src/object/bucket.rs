@@ -67,7 +67,7 @@ struct Counts {
 
 /// What became of a conditional PUT.
 #[derive(Debug)]
-pub(super) enum Put {
+pub(crate) enum Put {
     /// It is there.
     Done,
     /// Something is there already, perhaps this very PUT.
@@ -78,7 +78,7 @@ pub(super) enum Put {
 
 /// A key that was listed.
 #[derive(Debug, Clone)]
-pub(super) struct Listed {
+pub(crate) struct Listed {
     /// The last part of the key.
     pub name: String,
     /// The part before it.
@@ -88,8 +88,9 @@ pub(super) struct Listed {
     pub modified_ms: i64,
 }
 
+/// A place for objects.
 #[derive(Clone)]
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     store: Arc<dyn ObjectStore>,
     prefix: String,
     counts: Arc<Counts>,
@@ -166,6 +167,13 @@ impl Bucket {
         let work = async move { store.put(&path, PutPayload::from(bytes)).await };
         let done = self.run(|| format!("writing {key}"), work).await?;
         done.map(|_| ()).map_err(|fault| failed("writing", key, &fault))
+    }
+
+    /// Writes many objects, whatever is there.
+    pub async fn put_all(&self, objects: Vec<(String, Vec<u8>)>) -> Result<()> {
+        let writes: Vec<_> =
+            objects.into_iter().map(|(key, bytes)| async move { self.put_over(&key, bytes).await }).collect();
+        futures_util::stream::iter(writes).buffer_unordered(AT_ONCE).try_collect().await
     }
 
     /// The bytes of an object; none when there is none.

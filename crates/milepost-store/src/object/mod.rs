@@ -35,11 +35,11 @@ use milepost_model::{Source, WorkspaceId};
 use object_store::ObjectStore;
 use tokio::task::JoinHandle;
 
+pub(crate) use bucket::Bucket;
 pub use bucket::Requests;
 pub use object_store;
 pub(crate) use open::SCHEMES;
 
-use bucket::Bucket;
 use log::Logs;
 use names::LogName;
 use view::View;

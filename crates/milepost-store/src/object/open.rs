@@ -6,7 +6,7 @@ use milepost_model::Source;
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore, memory::InMemory};
 
-use super::{ObjectBackend, ObjectOptions};
+use super::{Bucket, ObjectBackend, ObjectOptions};
 use crate::error::{Error, Result};
 
 /// Schemes that name a bucket.
@@ -16,21 +16,35 @@ impl ObjectBackend {
     /// Opens `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…` or `az://…`. Credentials come from the environment, by the
     /// names that the provider's own tools use.
     pub fn open(url: &str, options: ObjectOptions, source: Source) -> Result<Self> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid(url, "it is not SCHEME://PLACE"))?;
-        if scheme == "file" {
-            return Self::new(directory(url, rest)?, "", options, source);
-        }
-        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        if bucket.is_empty() {
-            return Err(Error::invalid(url, format!("it names no bucket: use {scheme}://BUCKET/PREFIX")));
-        }
-        Self::new(remote(url, scheme, bucket)?, prefix, options, source)
+        let (store, prefix) = locate(url)?;
+        Self::new(store, prefix, options, source)
     }
 
     /// A bucket in memory: for tests.
     pub fn in_memory() -> Arc<dyn ObjectStore> {
         Arc::new(InMemory::new())
     }
+}
+
+impl Bucket {
+    /// The place that a URL names.
+    pub fn open(url: &str) -> Result<Self> {
+        let (store, prefix) = locate(url)?;
+        Ok(Self::new(store, prefix))
+    }
+}
+
+/// The store that a URL names, and the prefix in it.
+fn locate(url: &str) -> Result<(Arc<dyn ObjectStore>, &str)> {
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid(url, "it is not SCHEME://PLACE"))?;
+    if scheme == "file" {
+        return Ok((directory(url, rest)?, ""));
+    }
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    if bucket.is_empty() {
+        return Err(Error::invalid(url, format!("it names no bucket: use {scheme}://BUCKET/PREFIX")));
+    }
+    Ok((remote(url, scheme, bucket)?, prefix))
 }
 
 fn directory(url: &str, path: &str) -> Result<Arc<dyn ObjectStore>> {

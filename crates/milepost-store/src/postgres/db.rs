@@ -14,6 +14,7 @@ use tokio_postgres::{Client, Connection, Row, Socket};
 
 use super::changes::Outbox;
 use super::config::Target;
+use super::outside::Outside;
 use super::tls::{Encrypted, Tls};
 use crate::error::{Error, Result};
 
@@ -45,6 +46,8 @@ pub(super) struct Db {
     pub own_clock: bool,
     /// What other processes are told.
     pub outbox: Outbox,
+    /// Where large blobs are, when not in the database.
+    pub outside: Option<Outside>,
     tls: Tls,
     patience: Patience,
     idle: Mutex<Vec<Client>>,
@@ -108,6 +111,7 @@ impl Db {
             source,
             own_clock,
             outbox: Outbox::default(),
+            outside: None,
             tls,
             patience,
             idle: Mutex::default(),

@@ -15,6 +15,7 @@ mod config;
 mod db;
 mod group;
 mod log;
+mod outside;
 mod rows;
 mod schema;
 mod text;
@@ -36,6 +37,7 @@ pub use changes::{Change, Changes};
 use config::Target;
 use db::{Db, Patience};
 use group::Groups;
+use outside::Outside;
 
 /// Whose clock leases and blobs go by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,6 +66,13 @@ pub struct PostgresOptions {
     pub connect_ms: u64,
     /// How long an answer may take (30 s).
     pub statement_ms: u64,
+    /// An object store (`s3://BUCKET/PREFIX`, …) for blobs of more than `blobs_above` bytes; none keeps them in the
+    /// database. A store that has some there is always opened with it.
+    pub blobs: Option<String>,
+    /// The size above which a blob goes to the object store (16 KiB).
+    pub blobs_above: u64,
+    /// How long an object that nothing refers to is left alone, as what refers to it may be on the way (1 h).
+    pub orphan_ms: i64,
     /// How often something that did not happen is tried before it is an error (8), with growing pauses between: enough
     /// for a server that restarts.
     pub tries: u32,
@@ -78,6 +87,9 @@ impl Default for PostgresOptions {
             clock: LeaseClock::Server,
             connect_ms: 10_000,
             statement_ms: 30_000,
+            blobs: None,
+            blobs_above: 16 << 10,
+            orphan_ms: 3_600_000,
             tries: 8,
         }
     }
@@ -139,7 +151,11 @@ impl PostgresBackend {
             tries: options.tries.max(1),
         };
         let own_clock = options.clock == LeaseClock::Source;
-        let db = Arc::new(Db::new(Target::from_url(url)?, source, own_clock, patience, options.connections)?);
+        let mut db = Db::new(Target::from_url(url)?, source.clone(), own_clock, patience, options.connections)?;
+        if let Some(place) = &options.blobs {
+            db.outside = Some(Outside::new(place, options.blobs_above, options.orphan_ms, source)?);
+        }
+        let db = Arc::new(db);
         let engine = Engine::start()?;
         let (server, text_index) = (Arc::clone(&db), options.text_index);
         let text = engine.run(async move { schema::prepare(&server, text_index).await }).await?;
@@ -180,15 +196,21 @@ impl Backend for PostgresBackend {
         Features { name: "postgres", text: self.text }
     }
 
-    async fn append(&self, workspace: &WorkspaceId, batch: Batch) -> Result<Appended> {
+    async fn append(&self, workspace: &WorkspaceId, mut batch: Batch) -> Result<Appended> {
         if self.db.is_closed() {
             return Err(Error::Closed);
         }
         let wanted = if self.text { batch::wanted(&batch) } else { Default::default() };
-        let fetched = match wanted.is_empty() {
+        let mut fetched = match wanted.is_empty() {
             true => Fetched::default(),
             false => on_engine!(self, workspace, |db, w| group::fetch(&db, &w, wanted))?,
         };
+        if let Some(outside) = self.db.outside.as_ref().filter(|_| !batch.blobs.is_empty()) {
+            let stubs = outside.put(workspace, &batch.blobs).await?;
+            // The texts are in the blobs themselves.
+            fetched.blobs.append(&mut batch.blobs);
+            batch.blobs = stubs.in_time()?;
+        }
         // What can be done without the server is done by the caller's thread.
         let encoded = batch::encode(workspace, batch, self.text, &fetched)?;
         self.groups.append(encoded).await
@@ -227,7 +249,7 @@ impl Backend for PostgresBackend {
     }
 
     async fn put_blobs(&self, workspace: &WorkspaceId, blobs: Vec<Blob>) -> Result<()> {
-        on_engine!(self, workspace, |db, w| rows::put_blobs(&db, &w, &blobs))
+        on_engine!(self, workspace, |db, w| rows::put_blobs(&db, &w, blobs))
     }
 
     async fn get_blobs(&self, workspace: &WorkspaceId, ids: Vec<BlobId>) -> Result<Vec<Option<Vec<u8>>>> {

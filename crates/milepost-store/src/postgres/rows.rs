@@ -7,7 +7,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::db::{Db, Failed, Param, column, escape, id, limit, maybe_text, number, seq, text, time, unescape};
 use super::text::TextRows;
-use super::{batch, log};
+use super::{batch, log, outside};
 use crate::backend::*;
 use crate::codec;
 use crate::error::{Conflict, Error, Result};
@@ -263,18 +263,30 @@ pub(super) async fn blob_of(
 ) -> Result<Option<Vec<u8>>, Failed> {
     let Some(wanted) = entry.refs.first().filter(|_| codec::is_blob(entry)) else { return Ok(None) };
     let sql = db.sql(
-        "SELECT b.body FROM {s}.timelines t JOIN {s}.blobs b ON b.workspace = t.workspace AND b.id = $2 WHERE t.no = $1",
+        "SELECT t.workspace, b.body FROM {s}.timelines t JOIN {s}.blobs b ON b.workspace = t.workspace AND b.id = $2 WHERE t.no = $1",
     );
     let bytes = wanted.0.as_slice();
     let rows = lent.ask("reading a blob", &sql, &[(&line, Type::INT8), (&bytes, Type::BYTEA)]).await?;
-    Ok(rows.first().map(|row| column(row, 0)).transpose()?)
+    let Some(row) = rows.first() else { return Ok(None) };
+    let workspace = unescape(column(row, 0)?);
+    let workspace = WorkspaceId::new(workspace).map_err(|error| Error::corrupt("a timeline", error.to_string()))?;
+    let mut found = [Some(column(row, 1)?)];
+    outside::resolve(db.outside.as_ref(), &workspace, &[*wanted], &mut found).await?;
+    let [body] = found;
+    Ok(body)
 }
 
-pub(super) async fn put_blobs(db: &Db, workspace: &WorkspaceId, blobs: &[Blob]) -> Result<()> {
+pub(super) async fn put_blobs(db: &Db, workspace: &WorkspaceId, mut blobs: Vec<Blob>) -> Result<()> {
+    if let Some(outside) = &db.outside {
+        // A chunk of a file is put again with every snapshot: what is there need not be sent.
+        let there = outside::touch(db, workspace, &blobs).await?;
+        blobs.retain(|blob| !there.contains(&blob.id));
+        blobs = outside.put(workspace, &blobs).await?.in_time()?;
+    }
     // So many bytes fit into one statement in any case.
     const TOGETHER: usize = 32 << 20;
     let (workspace, now) = (escape(workspace.as_str()), db.now());
-    let mut rest = blobs;
+    let mut rest = blobs.as_slice();
     while !rest.is_empty() {
         let mut size = 0;
         let fits = |blob: &&Blob| {
@@ -297,7 +309,7 @@ pub(super) async fn put_blobs(db: &Db, workspace: &WorkspaceId, blobs: &[Blob]) 
 pub(super) async fn get_blobs(db: &Db, workspace: &WorkspaceId, ids: &[BlobId]) -> Result<Vec<Option<Vec<u8>>>> {
     // Blobs can have 64 MiB: a few at a time.
     const TOGETHER: usize = 16;
-    let workspace = escape(workspace.as_str());
+    let own = escape(workspace.as_str());
     let sql = "SELECT x.i, b.body FROM unnest($2) WITH ORDINALITY AS x (id, i)
                JOIN {s}.blobs b ON b.workspace = $1 AND b.id = x.id";
     let mut found: Vec<Option<Vec<u8>>> = Vec::with_capacity(ids.len());
@@ -305,17 +317,18 @@ pub(super) async fn get_blobs(db: &Db, workspace: &WorkspaceId, ids: &[BlobId]) 
         let base = found.len();
         found.resize(base + some.len(), None);
         let names: Vec<&[u8]> = some.iter().map(|id| id.0.as_slice()).collect();
-        let rows = db.ask("reading blobs", sql, &[(&workspace, Type::TEXT), (&names, Type::BYTEA_ARRAY)]).await?;
+        let rows = db.ask("reading blobs", sql, &[(&own, Type::TEXT), (&names, Type::BYTEA_ARRAY)]).await?;
         for row in &rows {
             if let Some(slot) = found.get_mut(base + (column::<i64>(row, 0)? - 1) as usize) {
                 *slot = Some(column(row, 1)?);
             }
         }
     }
+    outside::resolve(db.outside.as_ref(), workspace, ids, &mut found).await?;
     Ok(found)
 }
 
-fn blob_id(row: &Row, at: usize) -> Result<BlobId> {
+pub(super) fn blob_id(row: &Row, at: usize) -> Result<BlobId> {
     let bytes: &[u8] = column(row, at)?;
     bytes.try_into().map(BlobId).map_err(|_| Error::corrupt("a blob", "its name has another length"))
 }
@@ -328,10 +341,12 @@ pub(super) async fn list_blobs(
 ) -> Result<Vec<BlobInfo>> {
     let (workspace, most) = (escape(workspace.as_str()), limit(rows));
     let after = after.map(|id| id.0.to_vec()).unwrap_or_default();
-    let sql = "SELECT id, octet_length(body)::int8, touched FROM {s}.blobs WHERE workspace = $1 AND id > $2
-               ORDER BY id LIMIT $3";
+    let length = outside::LENGTH;
+    let sql = format!(
+        "SELECT id, {length}, touched FROM {{s}}.blobs WHERE workspace = $1 AND id > $2 ORDER BY id LIMIT $3"
+    );
     let params: [Param<'_>; 3] = [(&workspace, Type::TEXT), (&after, Type::BYTEA), (&most, Type::INT8)];
-    let rows = db.ask("listing blobs", sql, &params).await?;
+    let rows = db.ask("listing blobs", &sql, &params).await?;
     rows.iter()
         .map(|row| Ok(BlobInfo { id: blob_id(row, 0)?, bytes: number(row, 1)?, touched: time(row, 2)? }))
         .collect()
@@ -348,7 +363,7 @@ pub(super) async fn blob_refs(db: &Db, workspace: &WorkspaceId) -> Result<Vec<Bl
 }
 
 pub(super) async fn drop_blobs(db: &Db, workspace: &WorkspaceId, ids: &[BlobId], before: Timestamp) -> Result<u64> {
-    let workspace = escape(workspace.as_str());
+    let own = escape(workspace.as_str());
     let names: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
     let sql = format!(
         "WITH gone AS (
@@ -356,8 +371,11 @@ pub(super) async fn drop_blobs(db: &Db, workspace: &WorkspaceId, ids: &[BlobId],
            WHERE b.workspace = $1 AND b.id = ANY ($2) AND b.touched < $3 AND b.id NOT IN ({NEEDED}) RETURNING 1)
          SELECT count(*) FROM gone"
     );
-    let params: [Param<'_>; 3] = [(&workspace, Type::TEXT), (&names, Type::BYTEA_ARRAY), (&before.0, Type::INT8)];
+    let params: [Param<'_>; 3] = [(&own, Type::TEXT), (&names, Type::BYTEA_ARRAY), (&before.0, Type::INT8)];
     let rows = db.change("removing blobs", &sql, &params).await?;
+    if let Some(outside) = &db.outside {
+        outside.sweep(db, workspace, before).await?;
+    }
     rows.first().map_or(Ok(0), |row| number(row, 0))
 }
 

@@ -62,6 +62,9 @@ pub struct Options {
     pub source: Option<Source>,
     /// Whether a new SQLite or PostgreSQL store gets a text index.
     pub text_index: bool,
+    /// An object store (`s3://BUCKET/PREFIX`, …) for the large payloads and file chunks of a PostgreSQL store; none keeps
+    /// them in the database.
+    pub blobs: Option<String>,
     /// Open a store whose write-ahead log is damaged, without what lies after the damage.
     pub accept_damage: bool,
 }
@@ -76,6 +79,7 @@ impl Default for Options {
             blob_grace_ms: 3_600_000,
             source: None,
             text_index: true,
+            blobs: None,
             accept_damage: false,
         }
     }
@@ -384,6 +388,10 @@ impl Store {
     expect(unused_variables, reason = "memory has no options")
 )]
 pub async fn open_backend(url: &str, options: &Options, source: &Source) -> Result<Arc<dyn Backend>> {
+    let is_postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    if options.blobs.is_some() && !is_postgres {
+        return Err(Error::invalid("blobs", "only a store in PostgreSQL can have its payloads elsewhere: leave it out"));
+    }
     match url.split_once(':') {
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) => {
@@ -408,6 +416,7 @@ pub async fn open_backend(url: &str, options: &Options, source: &Source) -> Resu
             let postgres = crate::postgres::PostgresOptions {
                 text_index: options.text_index && options.keys.master.is_none(),
                 queue: options.limits.max_queue,
+                blobs: options.blobs.clone(),
                 ..Default::default()
             };
             Ok(Arc::new(crate::postgres::PostgresBackend::open(url, &postgres, source.clone()).await?))
