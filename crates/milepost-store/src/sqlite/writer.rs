@@ -351,10 +351,14 @@ impl Desk {
         match step() {
             Ok((_, true)) => self.backlog = 0,
             Ok((done, false)) => self.backlog = self.backlog.saturating_sub(done).max(1),
-            // The index is derived: it is caught up by the next search or the next idle moment.
-            Err(_) => {
+            // The index is derived: it is caught up by the next search or the next idle moment. An entry that cannot be
+            // read says nothing against the connection.
+            Err(error) => {
                 self.backlog = 0;
-                self.connection = None;
+                let is_undone = error.is_damage() && connection.execute_batch("ROLLBACK").is_ok();
+                if !is_undone {
+                    self.connection = None;
+                }
             }
         }
     }
