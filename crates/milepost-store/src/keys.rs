@@ -19,14 +19,14 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::backend::{Backend, Record, RecordKey, RecordOrder, RecordScan};
-use crate::codec::SessionCipher;
+use crate::codec::{SessionCipher, checksum_bytes};
 use crate::error::{Conflict, Error, KeyError, Result};
 
 type Secret = Zeroizing<[u8; 32]>;
 
 /// The kind of records that hold keys.
 pub(crate) const KEY_KIND: &str = "key";
-const WORKSPACE_KEY: &str = "workspace";
+pub(crate) const WORKSPACE_KEY: &str = "workspace";
 const RECORD_VERSION: u64 = 1;
 /// The environment variable that holds the master key.
 pub const MASTER_KEY_VARIABLE: &str = "MILEPOST_KEY";
@@ -302,8 +302,7 @@ impl Keys {
     }
 
     fn parse(workspace: &WorkspaceId, record: &Record) -> Result<WorkspaceRecord> {
-        let value: WorkspaceRecord =
-            serde_json::from_slice(&record.value).map_err(|_| damaged(&format!("workspace {workspace}")))?;
+        let value: WorkspaceRecord = parse_record(record).ok_or_else(|| damaged(&format!("workspace {workspace}")))?;
         if value.version > RECORD_VERSION {
             return Err(Error::Newer {
                 what: format!("the key record of workspace {workspace}"),
@@ -465,7 +464,7 @@ impl Keys {
 
     async fn unwrap_session(&self, backend: &dyn Backend, session: SessionId, record: &Record) -> Result<Secret> {
         let bad = || damaged(&format!("session {session}"));
-        let value: SessionRecord = serde_json::from_slice(&record.value).map_err(|_| bad())?;
+        let value: SessionRecord = parse_record(record).ok_or_else(bad)?;
         if self.data_key(Some(value.generation)).is_none() {
             self.refresh(backend).await?;
         }
@@ -589,6 +588,35 @@ impl Keys {
 }
 
 fn new_record(key: RecordKey, value: &impl Serialize, source: &Source) -> Result<Record> {
-    let value = serde_json::to_vec(value).map_err(|error| Error::invalid("key record", error.to_string()))?;
+    let mut value = serde_json::to_vec(value).map_err(|error| Error::invalid("key record", error.to_string()))?;
+    add_sum(&key.key, &mut value);
     Ok(Record { key, version: fresh_version(source), due: None, value })
+}
+
+/// How the checksum at the end of a key record looks: `,"sum":"0123456789abcdef"}`.
+const SUM: (&[u8], usize, &[u8]) = (b",\"sum\":\"", 16, b"\"}");
+
+/// Adds a checksum as the last field of a key record: a changed key looks like any other key.
+fn add_sum(name: &str, value: &mut Vec<u8>) {
+    value.pop();
+    let sum = checksum_bytes(name.as_bytes(), value);
+    value.extend_from_slice(SUM.0);
+    value.extend_from_slice(format!("{sum:016x}").as_bytes());
+    value.extend_from_slice(SUM.2);
+}
+
+/// Whether a key record's checksum fits; none when it has none, as those of the first stores.
+pub(crate) fn sum_fits(name: &str, value: &[u8]) -> Option<bool> {
+    let rest = value.strip_suffix(SUM.2)?;
+    let (rest, sum) = rest.split_at_checked(rest.len().checked_sub(SUM.1)?)?;
+    let rest = rest.strip_suffix(SUM.0)?;
+    Some(format!("{:016x}", checksum_bytes(name.as_bytes(), rest)).as_bytes() == sum)
+}
+
+/// What a key record says.
+fn parse_record<T: serde::de::DeserializeOwned>(record: &Record) -> Option<T> {
+    if sum_fits(&record.key.key, &record.value) == Some(false) {
+        return None;
+    }
+    serde_json::from_slice(&record.value).ok()
 }

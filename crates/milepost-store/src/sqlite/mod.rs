@@ -21,6 +21,7 @@ use milepost_model::{
 
 use crate::backend::*;
 use crate::error::{Error, Result};
+use crate::keys::KEY_KIND;
 use readers::Readers;
 pub use salvage::{Salvaged, salvage};
 use schema::{Mode, fail};
@@ -182,7 +183,13 @@ impl Backend for SqliteBackend {
     }
 
     async fn delete_record(&self, workspace: &WorkspaceId, key: RecordKey, expected: u64) -> Result<()> {
-        self.write(workspace, move |db, w, _| rows::delete_record(db, w, &key, expected)).await
+        let is_key = key.kind == KEY_KIND;
+        self.write(workspace, move |db, w, _| rows::delete_record(db, w, &key, expected)).await?;
+        if is_key {
+            // A destroyed key must not be found in the log either. While someone reads what is in it, that must wait.
+            self.writer.alone(writer::empty_wal).await?;
+        }
+        Ok(())
     }
 
     async fn scan_records(&self, workspace: &WorkspaceId, scan: RecordScan) -> Result<Vec<Record>> {
@@ -223,7 +230,10 @@ impl Backend for SqliteBackend {
             return Ok(None);
         }
         while self.readers.read(text::is_behind).await? {
-            self.writer.write(0, |db| text::index(db, CATCH_UP)).await?;
+            // What waits and belongs to nothing is for verification to tell.
+            if self.writer.write(0, |db| text::index(db, CATCH_UP)).await? == 0 {
+                break;
+            }
         }
         let found = self.look(workspace, move |db, w| text::search(db, w, &query)).await;
         self.note_damage(found.as_ref().is_err_and(Error::is_damage));

@@ -7,7 +7,7 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::log::{TimelineRow, entry_key, key_range, parse, seq_of};
-use super::schema::{Mode, connect, fail, forget_modules, has_text_index};
+use super::schema::{Mode, connect, fail, forget_modules, has_text_index, overwriting};
 use crate::backend::*;
 use crate::error::{Conflict, Error, Result};
 
@@ -453,10 +453,11 @@ pub(super) fn put_record(db: &Connection, workspace: &WorkspaceId, new: &Record,
 }
 
 pub(super) fn delete_record(db: &Connection, workspace: &WorkspaceId, key: &RecordKey, expected: u64) -> Result<()> {
-    let deleted = db
-        .prepare_cached("DELETE FROM records WHERE workspace = ?1 AND kind = ?2 AND key = ?3 AND version = ?4")
-        .and_then(|mut s| s.execute(params![workspace.as_str(), key.kind, key.key, expected as i64]))
-        .map_err(fail("removing a record"))?;
+    let deleted = overwriting(db, || {
+        db.prepare_cached("DELETE FROM records WHERE workspace = ?1 AND kind = ?2 AND key = ?3 AND version = ?4")
+            .and_then(|mut s| s.execute(params![workspace.as_str(), key.kind, key.key, expected as i64]))
+            .map_err(fail("removing a record"))
+    })?;
     if deleted == 0 {
         return Err(Conflict::Record { key: key.key.clone() }.into());
     }

@@ -211,6 +211,8 @@ pub(super) fn connect(path: &Path, mode: Mode) -> Result<Connection> {
             }
             pragma("synchronous", "FULL").map_err(&failed)?;
             pragma("wal_autocheckpoint", &WAL_PAGES.to_string()).map_err(&failed)?;
+            // What is removed from a page that is written anyway is overwritten there.
+            pragma("secure_delete", "FAST").map_err(&failed)?;
             pragma("journal_size_limit", &(WAL_PAGES * 4096 * 4).to_string()).map_err(&failed)?;
             if text("synchronous").map_err(&failed)? != rusqlite::types::Value::Integer(2) {
                 return Err(Error::invalid("SQLite", "it does not take synchronous=FULL"));
@@ -288,6 +290,19 @@ fn create(connection: &Connection, text_index: bool) -> rusqlite::Result<()> {
             .execute_batch(&format!("PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"))?;
     }
     connection.execute_batch("COMMIT")
+}
+
+/// Runs something that removes what nobody may find any more: pages that become free are overwritten as well.
+pub(super) fn overwriting<T>(connection: &Connection, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let set = |value: &str| {
+        connection
+            .query_row(&format!("PRAGMA secure_delete={value}"), [], |_| Ok(()))
+            .map_err(fail("having what is removed overwritten"))
+    };
+    set("ON")?;
+    let done = work();
+    set("FAST")?;
+    done
 }
 
 /// Takes FTS5 from a connection, so that checking the file does not walk through every word of the text index as well.

@@ -10,7 +10,7 @@ use super::rows::read_blob_of_timeline;
 use super::schema::{TEXT_INDEX, fail, has_text_index};
 use crate::backend::*;
 use crate::codec::{self, searchable_text};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use milepost_model::{EntryKind, Position};
 
 /// Texts longer than this are indexed up to here.
@@ -150,12 +150,15 @@ pub(super) fn start_anew(db: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// What the text index holds besides what the texts say, or lacks: compared by a sum over every word at its place.
+/// What the text index holds besides what the texts say, or lacks: compared by a sum over every word at its place, and
+/// by the lengths that a search weighs its hits with. That each word is also found from the top is FTS5's own check.
 pub(super) fn check(db: &Connection) -> Result<Option<Finding>> {
     if !has_text_index(db)? {
         return Ok(None);
     }
-    let sums = stored_words(db).and_then(|stored| Ok(stored == expected_words(db)?));
+    let failed = fail("checking the text index");
+    let found = db.execute("INSERT INTO texts (texts) VALUES ('integrity-check')", []).map_err(failed);
+    let sums = found.and_then(|_| Ok(stored_words(db)? == expected_words(db)?));
     let why = match sums {
         Ok(true) => return Ok(None),
         Ok(false) => "it does not say what the texts say".to_owned(),
@@ -165,33 +168,78 @@ pub(super) fn check(db: &Connection) -> Result<Option<Finding>> {
     Ok(Some(Finding { derived: true, what: format!("the text index is damaged: {why}; reindex rebuilds it") }))
 }
 
-/// A sum over words and their places that does not depend on their order.
-fn sum_words(db: &Connection, vocabulary: &str) -> Result<u128> {
-    let failed = fail("reading the text index");
-    let mut statement = db.prepare(&format!("SELECT term, doc, offset FROM {vocabulary}")).map_err(&failed)?;
-    let mut rows = statement.query([]).map_err(&failed)?;
-    let mut sum = 0u128;
-    while let Some(row) = rows.next().map_err(&failed)? {
-        let term = row.get_ref(0).and_then(|term| Ok(term.as_bytes()?)).map_err(&failed)?;
-        let (doc, offset): (i64, i64) = row.get(1).and_then(|doc| Ok((doc, row.get(2)?))).map_err(&failed)?;
-        let mut hasher = xxhash_rust::xxh3::Xxh3::with_seed(doc as u64);
-        hasher.update(&offset.to_le_bytes());
-        hasher.update(term);
-        sum = sum.wrapping_add(hasher.digest128());
-    }
-    Ok(sum)
+/// What an index says of its texts.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    /// A sum over words at their places and over the lengths of texts that does not depend on their order.
+    sum: u128,
+    texts: u64,
+    /// Words of all texts together.
+    words: u64,
 }
 
-fn stored_words(db: &Connection) -> Result<u128> {
+impl Said {
+    fn add(&mut self, doc: i64, number: i64, bytes: &[u8]) {
+        let mut hasher = xxhash_rust::xxh3::Xxh3::with_seed(doc as u64);
+        hasher.update(&number.to_le_bytes());
+        hasher.update(bytes);
+        self.sum = self.sum.wrapping_add(hasher.digest128());
+    }
+
+    /// Adds what the index `table` says, read through its vocabulary.
+    fn add_index(&mut self, db: &Connection, table: &str, vocabulary: &str) -> Result<()> {
+        /// No word has this place.
+        const LENGTH: i64 = -1;
+        let failed = fail("reading the text index");
+        let mut statement = db.prepare(&format!("SELECT doc, offset, term FROM {vocabulary}")).map_err(&failed)?;
+        let mut rows = statement.query([]).map_err(&failed)?;
+        while let Some(row) = rows.next().map_err(&failed)? {
+            let (doc, offset): (i64, i64) = row.get(0).and_then(|doc| Ok((doc, row.get(1)?))).map_err(&failed)?;
+            self.add(doc, offset, row.get_ref(2).and_then(|term| Ok(term.as_bytes()?)).map_err(&failed)?);
+            self.words += 1;
+        }
+        let mut statement = db.prepare(&format!("SELECT id, sz FROM {table}_docsize")).map_err(&failed)?;
+        let mut rows = statement.query([]).map_err(&failed)?;
+        while let Some(row) = rows.next().map_err(&failed)? {
+            let doc = row.get(0).map_err(&failed)?;
+            self.add(doc, LENGTH, row.get_ref(1).and_then(|size| Ok(size.as_blob()?)).map_err(&failed)?);
+            self.texts += 1;
+        }
+        Ok(())
+    }
+}
+
+/// How many texts and words FTS5 believes there are, from which it takes the length of the average text.
+fn stored_totals(db: &Connection) -> Result<(u64, u64)> {
+    const TOTALS: i64 = 1;
+    let block: Option<Vec<u8>> = db
+        .query_row("SELECT block FROM texts_data WHERE id = ?1", [TOTALS], |row| row.get(0))
+        .optional()
+        .map_err(fail("reading the text index"))?;
+    let block = block.unwrap_or_default();
+    if block.is_empty() {
+        return Ok((0, 0));
+    }
+    let mut rest = block.as_slice();
+    let totals = super::salvage::varint(&mut rest).zip(super::salvage::varint(&mut rest));
+    totals.filter(|_| rest.is_empty()).ok_or_else(|| Error::corrupt("the text index", "its totals cannot be read"))
+}
+
+fn stored_words(db: &Connection) -> Result<Said> {
     let run = |sql: &str| db.execute_batch(sql).map_err(fail("reading the text index"));
     run("CREATE VIRTUAL TABLE temp.words USING fts5vocab(main, texts, instance)")?;
-    let sum = sum_words(db, "temp.words");
+    let mut said = Said::default();
+    let read = said.add_index(db, "main.texts", "temp.words");
     run("DROP TABLE temp.words")?;
-    sum
+    read?;
+    if stored_totals(db)? != (said.texts, said.words) {
+        return Err(Error::corrupt("the text index", "its totals do not fit"));
+    }
+    Ok(said)
 }
 
-/// The sum for the texts that were indexed: indexed once more, some at a time.
-fn expected_words(db: &Connection) -> Result<u128> {
+/// What the index should say of the texts that were indexed: they are indexed once more, some at a time.
+fn expected_words(db: &Connection) -> Result<Said> {
     const TOGETHER: usize = 1024;
     let failed = fail("reading texts");
     let run = |sql: &str| db.execute_batch(sql).map_err(&failed);
@@ -203,7 +251,7 @@ fn expected_words(db: &Connection) -> Result<u128> {
         .prepare("SELECT no, id, indexed FROM timelines ORDER BY no")
         .and_then(|mut s| s.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect())
         .map_err(&failed)?;
-    let mut sum = 0u128;
+    let mut said = Said::default();
     let mut add_line = |(no, id, indexed): (i64, String, i64)| {
         let timeline = parse::<TimelineId>(&id, 1).map_err(&failed)?;
         let mut from = Seq(0);
@@ -219,7 +267,7 @@ fn expected_words(db: &Connection) -> Result<u128> {
                         .map_err(&failed)?;
                 }
             }
-            sum = sum.wrapping_add(sum_words(db, "temp.words_again")?);
+            said.add_index(db, "temp.texts_again", "temp.words_again")?;
             run("INSERT INTO temp.texts_again (texts_again) VALUES ('delete-all')")?;
             match entries.last() {
                 Some((last, _)) if entries.len() == TOGETHER => from = last.next(),
@@ -229,7 +277,7 @@ fn expected_words(db: &Connection) -> Result<u128> {
     };
     let outcome = lines.into_iter().try_for_each(&mut add_line);
     run("DROP TABLE temp.words_again; DROP TABLE temp.texts_again")?;
-    outcome.map(|()| sum)
+    outcome.map(|()| said)
 }
 
 /// An FTS5 expression of terms. Each is quoted, so that nothing in it is an operator.

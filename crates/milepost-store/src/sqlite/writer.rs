@@ -502,12 +502,20 @@ pub(super) fn truncate_wal(connection: &Connection) -> Result<()> {
     Ok(())
 }
 
+/// Empties the WAL, unless another process still reads it.
+pub(super) fn empty_wal(connection: &Connection) -> Result<()> {
+    let patience = |ms| connection.busy_timeout(Duration::from_millis(ms)).map_err(fail("copying the WAL"));
+    patience(200)?;
+    let done = truncate_wal(connection);
+    patience(super::schema::BUSY_MS)?;
+    match done {
+        Ok(()) | Err(Error::Busy { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Ends a connection that did its work: the WAL is emptied unless another process still reads it.
 fn finish(connection: Connection) -> Result<()> {
-    connection.busy_timeout(Duration::from_millis(200)).map_err(fail("closing"))?;
-    match truncate_wal(&connection) {
-        Ok(()) | Err(Error::Busy { .. }) => {}
-        Err(error) => return Err(error),
-    }
+    empty_wal(&connection)?;
     connection.close().map_err(|(_, error)| fail("closing")(error))
 }

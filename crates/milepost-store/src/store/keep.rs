@@ -66,7 +66,8 @@ impl Store {
         writer.release().await
     }
 
-    /// Deletes a session for good. With `dry_run` it only says what it would do.
+    /// Deletes a session for good. With `dry_run` it only says what it would do. In an encrypted workspace its key is
+    /// destroyed and overwritten where it lay; a log that another process still reads follows when it is next emptied.
     pub async fn delete(&self, session: SessionId, mode: DeleteMode, claim: &Claim, dry_run: bool) -> Result<Deleted> {
         let mut deleted = Deleted::default();
         let order = match mode {

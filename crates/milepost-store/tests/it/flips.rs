@@ -1,7 +1,9 @@
 //! Every byte of a small store is flipped, one at a time. Each flip is noticed (the store does not open, a read says
 //! what is damaged, verification finds it) or harmless (everything reads as before); never is anything silently wrong.
 //!
-//! With `MILEPOST_LONG=1` every bit pattern of [`MASKS`] instead of one per byte, and every rescue instead of some.
+//! And every session opens at some checkpoint: of the store as it is, or of what can be rescued of it.
+//!
+//! With `MILEPOST_LONG=1` every bit pattern of [`MASKS`] instead of one per byte.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -10,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use milepost_model::{CheckpointId, Entry, Message, Role, Seq, Session, SessionId, SessionPatch, State, Trigger};
+use milepost_store::backend::{Term, TextHit, TextQuery};
 use milepost_store::{
     Append, Claim, Error, Mark, MarkQuery, MessageQuery, NewMark, NewSession, Options, SessionQuery, Store,
     StoredMessage, StoredRecord,
@@ -23,14 +26,13 @@ use crate::kills::is_long;
 use crate::support::{Scratch, claim, state, url, user};
 
 const MASKS: [u8; 4] = [0x01, 0x80, 0xff, 0x10];
-/// A rescue is tried for one flip in so many that need it.
-const RESCUE_EVERY: usize = 16;
+/// The header of the file, before its first page.
+const HEADER: usize = 100;
 /// A flip that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn options() -> Options {
     let mut options = Scratch::new().options;
-    options.text_index = false;
     options.limits.inline_bytes = 400;
     options
 }
@@ -42,6 +44,7 @@ struct Picture {
     sessions: BTreeMap<SessionId, Told>,
     records: Vec<StoredRecord>,
     due: Vec<StoredRecord>,
+    hits: Vec<Vec<TextHit>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +57,11 @@ struct Told {
 }
 
 impl Picture {
+    /// All is the same but what searches find.
+    fn differs_in_hits_alone(&self, other: &Self) -> bool {
+        Self { hits: other.hits.clone(), ..self.clone() } == *other
+    }
+
     /// Messages, entries and states are the same.
     fn has_the_log_of(&self, other: &Self) -> bool {
         let log = |told: &Told| (told.messages.clone(), told.entries.clone(), told.state.clone());
@@ -81,7 +89,12 @@ async fn look(store: &Store, ids: &[SessionId]) -> Result<Picture, Error> {
     }
     let records = store.records("wake-up", None, 100).await?;
     let due = store.records_due("wake-up", milepost_model::Timestamp(i64::MAX), 100).await?;
-    Ok(Picture { list, sessions, records, due })
+    let mut hits = Vec::new();
+    for terms in searches() {
+        let query = TextQuery { terms, sessions: Vec::new(), limit: 100 };
+        hits.push(store.backend().search(store.workspace(), query).await?.unwrap_or_default());
+    }
+    Ok(Picture { list, sessions, records, due, hits })
 }
 
 /// Two sessions and a branch, marks, a blob, records: some kilobytes.
@@ -92,10 +105,10 @@ async fn make(path: &Path) -> Picture {
     let mut marks = Vec::new();
     for number in 1..=4u64 {
         let large = number == 3;
-        let text = if large { noise(1200) } else { format!("Question {number}") };
+        let text = if large { format!("A long one: {}", noise(1200)) } else { format!("Tell me: question {number}") };
         let append = Append::new()
             .message(user(&text))
-            .message(Message::new(Role::Assistant, format!("Answer {number}")))
+            .message(Message::new(Role::Assistant, format!("It is the answer {number}")))
             .state(state(json!({ "memory": { "step": number, "notes": format!("note {number}") } })))
             .mark(NewMark::new(Trigger::Step).description(format!("after {number}")));
         let receipt = first.append(append).await.unwrap();
@@ -127,10 +140,27 @@ async fn make(path: &Path) -> Picture {
             .await
             .unwrap();
     }
+    // A search has every text indexed first.
     let picture = look(&store, &[first.id(), branch.id(), second.id()]).await.unwrap();
+    assert!(picture.hits.iter().all(|hits| !hits.is_empty()), "every search finds something: {:?}", picture.hits);
+    assert!(picture.sessions.values().all(|told| told.marks.len() > 1), "every session has an older mark");
     assert!(store.verify().await.unwrap().is_whole());
     store.close().await.unwrap();
     picture
+}
+
+/// Every word of the texts; two words, a phrase, the beginning of a word.
+fn searches() -> Vec<Vec<Term>> {
+    let term = |text: &str, prefix| Term { text: text.into(), prefix };
+    let words = "tell me question 1 2 4 a long one it is the answer 3 in branch alone";
+    let mut searches: Vec<Vec<Term>> = words.split(' ').map(|word| vec![term(word, false)]).collect();
+    searches.extend([
+        vec![term(&noise(1200), false)],
+        vec![term("tell", false), term("me", false)],
+        vec![term("is the answer", false)],
+        vec![term("al", true)],
+    ]);
+    searches
 }
 
 fn noise(bytes: usize) -> String {
@@ -157,6 +187,8 @@ enum Fate {
     Verified,
     /// Only verification notices, and what differs is in the log itself.
     VerifiedLog,
+    /// A search finds something else, and verification in depth notices.
+    VerifiedText,
     /// The end of a log beside the store is gone, which cannot be told from one that was never synced.
     Torn,
 }
@@ -196,6 +228,7 @@ impl Tally {
             Fate::Closed,
             Fate::Verified,
             Fate::VerifiedLog,
+            Fate::VerifiedText,
         ] {
             let places: Vec<String> = self
                 .fates
@@ -221,19 +254,24 @@ fn pages(path: &Path) -> BTreeMap<usize, String> {
     rows.map(Result::unwrap).collect()
 }
 
-/// Every row of every table as SQLite reads it, if it finds nothing wrong.
-fn rows(path: &Path) -> rusqlite::Result<Vec<Vec<Sql>>> {
-    const TABLES: [&str; 8] =
-        ["sessions", "timelines", "entries", "marks", "keyframes", "blobs", "records", "unindexed"];
+/// Every table that holds rows, those of the text index and of SQLite itself included.
+fn tables(path: &Path) -> Vec<String> {
+    let db = Connection::open(path).unwrap();
+    let mut query = db.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0").unwrap();
+    let names: Vec<String> = query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    let tables: Vec<String> = std::iter::once("sqlite_schema".to_owned()).chain(names).collect();
+    for expected in ["entries", "timelines", "texts_data", "texts_idx", "texts_docsize", "sqlite_sequence"] {
+        assert!(tables.iter().any(|table| table == expected), "{expected} is among {tables:?}");
+    }
+    tables
+}
+
+/// Every row of these tables as SQLite reads it, if it finds nothing wrong.
+fn rows(path: &Path, tables: &[String]) -> rusqlite::Result<Vec<Vec<Sql>>> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(format!("file:{}?immutable=1", path.display()), flags)?;
     let mut all = Vec::new();
-    let check: Vec<String> =
-        db.prepare("PRAGMA integrity_check")?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    if check != ["ok"] {
-        return Err(rusqlite::Error::InvalidQuery);
-    }
-    for table in TABLES {
+    for table in tables {
         let mut query = db.prepare(&format!("SELECT * FROM {table} NOT INDEXED"))?;
         let columns = query.column_count();
         let mut found = query.query([])?;
@@ -241,12 +279,18 @@ fn rows(path: &Path) -> rusqlite::Result<Vec<Vec<Sql>>> {
             all.push((0..columns).map(|column| row.get(column)).collect::<Result<_, _>>()?);
         }
     }
+    let check: Vec<String> =
+        db.prepare("PRAGMA integrity_check")?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    if check != ["ok"] {
+        return Err(rusqlite::Error::InvalidQuery);
+    }
     Ok(all)
 }
 
 struct Bench<'a> {
     original: &'a [u8],
     picture: &'a Picture,
+    tables: &'a [String],
     rows: &'a [Vec<Sql>],
     dir: tempfile::TempDir,
     runtime: tokio::runtime::Runtime,
@@ -260,11 +304,11 @@ impl Bench<'_> {
             std::fs::write(&quick, self.original).unwrap();
         }
         let byte = self.original[at] ^ mask;
-        // What the store makes of the header and of the schema is its own affair; rows that are the same are the same.
-        if place != "sqlite_schema" {
+        // What the store makes of the header is its own affair; rows that are the same are the same.
+        if at >= HEADER {
             let file = std::fs::File::options().write(true).open(&quick).unwrap();
             file.write_all_at(&[byte], at as u64).unwrap();
-            let found = rows(&quick);
+            let found = rows(&quick, self.tables);
             file.write_all_at(&[self.original[at]], at as u64).unwrap();
             if found.is_ok_and(|found| found == self.rows) {
                 *self.tally.fates.entry((Fate::Unseen, place.to_owned())).or_default() += 1;
@@ -293,9 +337,6 @@ impl Bench<'_> {
     }
 
     fn rescue(&mut self, bytes: &[u8], at: usize, place: &str) {
-        if !is_long() && !at.is_multiple_of(RESCUE_EVERY) {
-            return;
-        }
         let (damaged, into) = (self.dir.path().join("damaged.db"), self.dir.path().join("rescued.db"));
         for leftover in ["rescued.db", "rescued.db-wal", "rescued.db-shm"] {
             let _ = std::fs::remove_file(self.dir.path().join(leftover));
@@ -370,6 +411,11 @@ async fn fate(path: &Path, picture: &Picture) -> Result<Fate, String> {
                 Fate::HarmlessAndNamed
             }
         }),
+        Ok(found) if found.differs_in_hits_alone(picture) => match store.verify_deep().await {
+            Ok(verified) if verified.is_whole() => Err(format!("silently wrong: {}", difference(picture, &found))),
+            Err(Error::Closed) => Err("a thread is gone".into()),
+            Ok(_) | Err(_) => Ok(Fate::VerifiedText),
+        },
         Ok(found) => match store.verify().await {
             Ok(verified) if verified.is_whole() => Err(format!("silently wrong: {}", difference(picture, &found))),
             Err(Error::Closed) => Err("a thread is gone".into()),
@@ -394,6 +440,9 @@ fn difference(before: &Picture, after: &Picture) -> String {
     if (&before.records, &before.due) != (&after.records, &after.due) {
         return format!("records {:?} became {:?}", before.records, after.records);
     }
+    if before.hits != after.hits {
+        return format!("hits {:?} became {:?}", before.hits, after.hits);
+    }
     let differs = |id: &&SessionId| before.sessions.get(id) != after.sessions.get(id);
     match before.sessions.keys().find(differs) {
         Some(id) => format!("session {id}: {:?} became {:?}", before.sessions[id], after.sessions[id]),
@@ -409,14 +458,15 @@ fn every_flipped_byte_is_noticed_or_harmless() {
     let picture = crate::child::runtime().block_on(make(&path));
     assert!(!room.path().join("original.db-wal").exists(), "a closed store is one file");
     let original = std::fs::read(&path).unwrap();
-    let rows = rows(&path).unwrap();
+    let tables = tables(&path);
+    let rows = rows(&path, &tables).unwrap();
     let pages = pages(&path);
     let next = AtomicUsize::new(0);
     let work = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let dir = tempfile::tempdir_in(fast_dir()).unwrap();
-        let mut bench =
-            Bench { original: &original, picture: &picture, rows: &rows, dir, runtime, tally: Tally::default() };
+        let (original, picture, tally) = (&original, &picture, Tally::default());
+        let mut bench = Bench { original, picture, tables: &tables, rows: &rows, dir, runtime, tally };
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             if at >= original.len() {
@@ -438,9 +488,10 @@ fn every_flipped_byte_is_noticed_or_harmless() {
     println!("{} bytes, {} pages, in {:?}", original.len(), original.len() / 4096, begun.elapsed());
     tally.print();
     for wrong in tally.wrong.iter().take(40) {
-        println!("{wrong}");
+        println!("{}", wrong.chars().take(600).collect::<String>());
     }
     assert!(tally.wrong.is_empty(), "{} flips were silently wrong", tally.wrong.len());
+    assert!(tally.unrescued.is_empty(), "{} flips closed a session for good", tally.unrescued.len());
     // A timeline's own row has no checksum: that it leads elsewhere shows in the chain.
     for place in ["entries", "blobs"] {
         let unread = tally.fates.get(&(Fate::VerifiedLog, place.to_owned())).copied().unwrap_or(0);
@@ -465,6 +516,22 @@ async fn a_record_is_bound_to_its_due_time_and_version() {
         let verified = store.verify().await.unwrap();
         assert!(verified.problems.iter().any(|problem| problem.what.contains("\"one\" of kind \"wake-up\"")));
     }
+}
+
+/// A table without row numbers keeps rows on its inner pages too.
+#[tokio::test]
+async fn a_rescue_finds_the_records_of_every_page() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    for number in 0..300 {
+        store.put_record("wake-up", &format!("number {number}"), None, None, noise(400).as_bytes()).await.unwrap();
+    }
+    let records = store.records("wake-up", None, 1000).await.unwrap();
+    store.close().await.unwrap();
+    let into = scratch.dir.path().join("rescued.db");
+    let (rescued, said) = Store::salvage(&scratch.path(), &into, scratch.options.clone()).await.unwrap();
+    assert_eq!(said.records, 301, "with the workspace's key");
+    assert_eq!(rescued.records("wake-up", None, 1000).await.unwrap(), records);
 }
 
 /// The log that a crash left beside the store: a flip in it is noticed, or what was acknowledged is there.

@@ -558,6 +558,47 @@ async fn deleting_a_session_destroys_its_key() {
     assert_eq!(rows_of(&scratch.path(), &["records"]).len(), 1);
 }
 
+fn wrapped_key(path: &Path, session: SessionId) -> String {
+    let sql = "SELECT value FROM records WHERE kind = 'key' AND key = ?1";
+    let value: Vec<u8> = rusqlite::Connection::open(path)
+        .unwrap()
+        .query_row(sql, [format!("session/{session}")], |row| row.get(0))
+        .unwrap();
+    let value: Value = serde_json::from_slice(&value).unwrap();
+    value["key"].as_str().unwrap().to_owned()
+}
+
+/// A wrapped key that still lies in a free place of the file, or in the log beside it, is not destroyed.
+#[tokio::test]
+async fn a_deleted_sessions_key_lies_in_no_file_any_more() {
+    let scratch = encrypted();
+    let store = scratch.open().await;
+    let mut sessions = Vec::new();
+    // So many that the pages of the records were split, emptied and joined.
+    for number in 0..48 {
+        let writer = create(&store).await;
+        writer.append(step(number)).await.unwrap();
+        sessions.push((writer.id(), wrapped_key(&scratch.path(), writer.id())));
+        writer.release().await.unwrap();
+    }
+    let (mut gone, mut kept) = (Vec::new(), Vec::new());
+    for (number, (id, key)) in sessions.into_iter().enumerate() {
+        if number % 8 == 0 {
+            kept.push(key);
+            continue;
+        }
+        store.delete(id, DeleteMode::Refuse, &claim(), false).await.unwrap();
+        assert_eq!(lies_in_files(scratch.dir.path(), &key), None, "right after the delete of session {number}");
+        gone.push(key);
+    }
+    store.close().await.unwrap();
+    assert!(gone.len() > 40);
+    for key in &gone {
+        assert_eq!(lies_in_files(scratch.dir.path(), key), None);
+    }
+    assert!(kept.iter().all(|key| lies_in_files(scratch.dir.path(), key).is_some()));
+}
+
 // Signed marks.
 
 fn with_mark_key(scratch: &Scratch, key: Option<u8>) -> Options {

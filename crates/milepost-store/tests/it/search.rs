@@ -246,3 +246,16 @@ async fn a_deep_verification_finds_every_damaged_word_and_reindex_mends_it() {
         write(*id, whole);
     }
 }
+
+/// A flipped byte can make it seem that a timeline waits to be indexed that does not exist.
+#[tokio::test]
+async fn a_search_ends_though_something_waits_that_belongs_to_nothing() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    writer.append(Append::new().message(user("The linker is slow"))).await.unwrap();
+    assert_eq!(count(&store, "linker").await, 1);
+    rusqlite::Connection::open(scratch.path()).unwrap().execute("INSERT INTO unindexed VALUES (999)", []).unwrap();
+    let found = tokio::time::timeout(std::time::Duration::from_secs(20), count(&store, "linker")).await;
+    assert_eq!(found, Ok(1));
+}

@@ -899,7 +899,8 @@ async fn the_newest_whole_mark_is_loaded_and_the_damaged_ones_are_named() {
     let report = store.verify().await.unwrap();
     let named: Vec<Position> = report.problems.iter().filter_map(|problem| problem.at).collect();
     assert!(named.contains(&newest.mark.at), "{report:?}");
-    // From the whole one the session goes on.
+    // From the whole one the session goes on, also once the store had time to index its texts, and could not.
+    tokio::time::sleep(Duration::from_millis(300)).await;
     let writer = store.write(id, &claim()).await.unwrap();
     writer.restore(loaded.mark.at).await.unwrap();
     writer.append(step(9)).await.unwrap();
