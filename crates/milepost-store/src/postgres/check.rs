@@ -43,8 +43,7 @@ pub(super) async fn usage(db: &Db, workspace: &WorkspaceId) -> Result<Usage> {
     for (table, bytes, slot) in
         [("blobs", blob, &mut usage.blobs), ("records", "octet_length(value)", &mut usage.records)]
     {
-        let sql =
-            format!("SELECT count(*), coalesce(sum({bytes}), 0)::int8 FROM {{s}}.{table} WHERE workspace = $1");
+        let sql = format!("SELECT count(*), coalesce(sum({bytes}), 0)::int8 FROM {{s}}.{table} WHERE workspace = $1");
         if let Some(row) = db.ask(what, &sql, &params).await?.first() {
             *slot = KindUsage { entries: number(row, 0)?, bytes: number(row, 1)? };
         }

@@ -342,9 +342,8 @@ pub(super) async fn list_blobs(
     let (workspace, most) = (escape(workspace.as_str()), limit(rows));
     let after = after.map(|id| id.0.to_vec()).unwrap_or_default();
     let length = outside::LENGTH;
-    let sql = format!(
-        "SELECT id, {length}, touched FROM {{s}}.blobs WHERE workspace = $1 AND id > $2 ORDER BY id LIMIT $3"
-    );
+    let sql =
+        format!("SELECT id, {length}, touched FROM {{s}}.blobs WHERE workspace = $1 AND id > $2 ORDER BY id LIMIT $3");
     let params: [Param<'_>; 3] = [(&workspace, Type::TEXT), (&after, Type::BYTEA), (&most, Type::INT8)];
     let rows = db.ask("listing blobs", &sql, &params).await?;
     rows.iter()

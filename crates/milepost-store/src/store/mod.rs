@@ -390,7 +390,10 @@ impl Store {
 pub async fn open_backend(url: &str, options: &Options, source: &Source) -> Result<Arc<dyn Backend>> {
     let is_postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
     if options.blobs.is_some() && !is_postgres {
-        return Err(Error::invalid("blobs", "only a store in PostgreSQL can have its payloads elsewhere: leave it out"));
+        return Err(Error::invalid(
+            "blobs",
+            "only a store in PostgreSQL can have its payloads elsewhere: leave it out",
+        ));
     }
     match url.split_once(':') {
         #[cfg(feature = "sqlite")]

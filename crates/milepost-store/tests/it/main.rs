@@ -10,6 +10,7 @@ mod conformance;
 mod flips;
 mod golden;
 mod harness;
+mod hybrid;
 mod keep;
 mod keys;
 mod kills;
