@@ -8,8 +8,9 @@ use milepost_model::{CheckpointId, Epoch, Seq, SessionId, TimelineId, Timestamp,
 
 use super::blobs::ToldBy;
 use super::fold::LogState;
-use super::format::{self, Appending, Base, Index, Op, Step};
+use super::format::{self, Appending, Base, Index, Op, Segment, Step};
 use super::log::Decision;
+use super::merge::Into;
 use super::names::{self, LogName};
 use super::{ObjectBackend, Shared};
 use crate::backend::*;
@@ -146,8 +147,13 @@ impl Shared {
 
     async fn merge_if_long(self: &Arc<Self>, workspace: &WorkspaceId, name: &LogName) {
         let log = self.log(workspace, name);
-        let steps = log.lock().await.steps_above_base();
-        self.merge_later(workspace, name, steps);
+        let is_due = {
+            let state = log.lock().await;
+            state.loose_steps() > self.options.max_steps || state.has_erasure
+        };
+        if is_due {
+            self.merge_later(workspace, name);
+        }
     }
 
     async fn remove(&self, workspace: &WorkspaceId, session: SessionId, epoch: Epoch) -> Result<()> {
@@ -168,7 +174,7 @@ impl Shared {
             let (is_done, _) = self.commit(workspace, &name, Some(epoch), decide).await?;
             if is_done {
                 // An empty base seals what was there, so that it can be deleted.
-                return self.merge(workspace, &name).await;
+                return self.merge(workspace, &name, Into::Base).await;
             }
         }
         Err(Error::Busy { what: format!("removing session {session}"), waited_ms: 0 })
@@ -209,7 +215,10 @@ impl Shared {
                 let Some(bytes) = bytes else { continue };
                 let read = match kind {
                     0 => format::decode::<Step>(key, &bytes).map(drop),
-                    1 => format::decode::<Base>(key, &bytes).map(drop),
+                    1 => match names::sealed_of(key.rsplit('/').next().unwrap_or_default()) {
+                        Some((Some(_), ..)) => format::decode::<Segment>(key, &bytes).map(drop),
+                        _ => format::decode::<Base>(key, &bytes).map(drop),
+                    },
                     _ => format::decode::<Index>(key, &bytes).map(drop),
                 };
                 if let Err(error) = read {

@@ -66,6 +66,14 @@ impl Step {
     }
 }
 
+/// Steps that follow one another, as they were written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Segment {
+    /// The number of the first.
+    pub first: u64,
+    pub steps: Vec<Step>,
+}
+
 /// A timeline of another session that begins in this one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Pin {

@@ -11,8 +11,9 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::Shared;
 use super::bucket::{Listed, Put};
 use super::fold::{self, LogState};
-use super::format::{self, Base, Op, Step};
+use super::format::{self, Base, Op, Segment, Step};
 use super::names::{self, LogName};
+use super::sealed::{Chain, boundary, sealed};
 use crate::backend::Appended;
 use crate::error::{Error, Result};
 use crate::memory::Workspace;
@@ -85,12 +86,11 @@ impl Shared {
                 }
                 continue;
             }
-            let bases = name.bases(workspace);
-            let (steps, bases) =
-                futures_util::future::try_join(self.bucket.list(&folder, None), self.bucket.list(&bases, None)).await?;
-            let (numbers, boundary) = (numbers(&steps), newest(&bases));
-            let end =
-                numbers.last().copied().max(boundary.as_ref().map(|sealed| sealed.number)).map_or(0, |last| last + 1);
+            let sealed_folder = name.bases(workspace);
+            let steps = self.bucket.list(&folder, None);
+            let (steps, listed) = futures_util::future::try_join(steps, self.bucket.list(&sealed_folder, None)).await?;
+            let (numbers, sealed) = (numbers(&steps), sealed(&listed));
+            let end = numbers.last().copied().max(boundary(&sealed)).map_or(0, |last| last + 1);
             if end < state.next {
                 // Removed for good, and perhaps begun anew.
                 self.cache.with(workspace, |w| {
@@ -99,7 +99,7 @@ impl Shared {
                 })?;
                 **state = LogState::default();
             }
-            if self.fold(workspace, name, state, boundary, numbers).await? {
+            if self.fold(workspace, name, state, Some(Chain::of(&sealed)), numbers).await? {
                 state.fresh = Some(sent);
                 return Ok(());
             }
@@ -107,48 +107,59 @@ impl Shared {
         Err(Error::corrupt(format!("the log {}", name.steps(workspace)), "a step is missing between others"))
     }
 
-    /// Reads and applies a base and steps. False when they do not follow one another.
+    /// Reads and applies what is sealed, and steps. False when they do not follow one another.
     pub async fn fold(
         &self,
         workspace: &WorkspaceId,
         name: &LogName,
         state: &mut MutexGuard<'_, LogState>,
-        boundary: Option<Sealed>,
+        chain: Option<Chain>,
         mut numbers: Vec<u64>,
     ) -> Result<bool> {
-        let wanted = boundary.as_ref().filter(|sealed| sealed.number >= state.next);
-        let from = wanted.map_or(state.next, |sealed| sealed.number + 1);
+        let wanted = chain.as_ref().map_or(&[][..], |chain| chain.after(state.next));
+        let from = wanted.last().map_or(state.next, |sealed| sealed.last + 1);
         numbers.retain(|number| *number >= from);
         if numbers.iter().zip(from..).any(|(found, expected)| *found != expected) {
             return Ok(false);
         }
-        let base_key = wanted.map(|sealed| format!("{}/{}", name.bases(workspace), sealed.name));
-        let mut keys: Vec<String> = base_key.iter().cloned().collect();
+        let folder = name.bases(workspace);
+        let mut keys: Vec<String> = wanted.iter().map(|sealed| format!("{folder}/{}", sealed.name)).collect();
         keys.extend(numbers.iter().map(|number| name.step(workspace, *number)));
         let found = self.bucket.get_all(&keys).await?;
         let Some(found) = found.into_iter().collect::<Option<Vec<_>>>() else { return Ok(false) };
-        let mut objects = keys.iter().zip(found);
-        let base = match &base_key {
-            Some(_) => objects.next().map(|(key, bytes)| format::decode::<Base>(key, &bytes)).transpose()?,
-            None => None,
-        };
-        let steps = objects.map(|(key, bytes)| format::decode::<Step>(key, &bytes)).collect::<Result<Vec<_>>>()?;
-        if steps.first().is_some_and(Step::is_stub) {
+        let mut base = None;
+        let mut steps: Vec<(u64, Step)> = Vec::new();
+        for (at, (key, bytes)) in keys.iter().zip(found).enumerate() {
+            match wanted.get(at) {
+                Some(sealed) if sealed.is_base() => {
+                    base = Some((sealed.last + 1, format::decode::<Base>(key, &bytes)?));
+                }
+                Some(_) => {
+                    let segment: Segment = format::decode(key, &bytes)?;
+                    steps.extend((segment.first..).zip(segment.steps));
+                }
+                None => steps.push((numbers[at - wanted.len()], format::decode(key, &bytes)?)),
+            }
+        }
+        let begins = base.as_ref().map_or(state.next, |(next, _)| *next);
+        steps.retain(|(number, _)| *number >= begins);
+        let follows = steps.iter().zip(begins..).all(|((found, _), expected)| *found == expected);
+        if !follows || steps.iter().any(|(_, step)| step.is_stub()) {
             return Ok(false);
         }
         self.cache.with(workspace, |w| {
-            if let Some(base) = base {
+            if let Some((next, base)) = base {
                 fold::install(w, name, state, base);
-                state.next = from;
+                state.next = next;
             }
-            for step in steps {
+            for (_, step) in steps {
                 fold::apply(w, name, state, step);
                 state.next += 1;
             }
             Ok(())
         })?;
-        if let Some(sealed) = boundary {
-            state.base = state.base.max(Some(sealed.number));
+        if let Some(chain) = chain.filter(|chain| chain.end() >= state.chain.end()) {
+            state.chain = chain;
         }
         Ok(true)
     }
@@ -238,35 +249,16 @@ impl Shared {
         if state.next == 0 || self.is_fresh(state) {
             return Ok(false);
         }
-        let bases = self.bucket.list(&name.bases(workspace), None).await.map_err(|error| Error::Io {
+        let listed = self.bucket.list(&name.bases(workspace), None).await.map_err(|error| Error::Io {
             what: format!("making sure of a step of {}", name.steps(workspace)),
             why: error.to_string(),
         })?;
-        Ok(newest(&bases).is_some_and(|sealed| sealed.number >= state.next))
+        Ok(boundary(&sealed(&listed)).is_some_and(|last| last >= state.next))
     }
 }
 
 fn numbers(steps: &[Listed]) -> Vec<u64> {
     steps.iter().filter_map(|step| names::number_of(&step.name)).collect()
-}
-
-/// The sealed boundary: the newest base.
-#[derive(Debug, Clone)]
-pub(super) struct Sealed {
-    pub number: u64,
-    pub sealed_ms: i64,
-    pub name: String,
-}
-
-pub(super) fn sealed(bases: &[Listed]) -> impl Iterator<Item = Sealed> {
-    bases.iter().filter_map(|base| {
-        let (number, sealed_ms) = names::base_of(&base.name)?;
-        Some(Sealed { number, sealed_ms, name: base.name.clone() })
-    })
-}
-
-fn newest(bases: &[Listed]) -> Option<Sealed> {
-    sealed(bases).max_by_key(|sealed| (sealed.number, sealed.sealed_ms))
 }
 
 pub(super) type Logs = BTreeMap<WorkspaceId, BTreeMap<LogName, Log>>;

@@ -4,6 +4,7 @@ mod fault;
 pub mod s3;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt as _;
@@ -127,9 +128,51 @@ async fn the_latest_state_takes_two_round_trips_at_any_age() {
         let loaded = reader.store.load_latest(writer.id(), &MarkQuery::default()).await.unwrap();
         let (made, took) = (reader.backend.requests().since(before), begun.elapsed());
         assert_eq!(loaded.state.pointer("/memory/step"), Some(&serde_json::json!(appends - 1)));
-        assert!(made.paid() <= 8, "after {appends} appends: {made:?}");
+        assert!(made.gets <= 8 && made.lists <= 2, "after {appends} appends: {made:?}");
         assert!(took < round_trip * 3, "after {appends} appends: {took:?}, that is more than two round trips");
     }
+}
+
+/// The age of a session changes neither what an append costs nor how many requests its latest state takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_session_costs_no_more_than_a_short_one() {
+    const BATCHES: u64 = 6_000;
+    let cloud = Cloud::new();
+    let process = cloud.open().await;
+    let writer = create(&process.store).await;
+    let (mut costs, mut begun) = (Vec::new(), process.backend.requests());
+    for number in 0..BATCHES {
+        writer.append(step(number)).await.unwrap();
+        // The background keeps up, as it does when turns take seconds.
+        process.backend.settle().await;
+        cloud.clock.advance_ms(1_000);
+        if (number + 1) % 1_000 == 0 {
+            let now = process.backend.requests();
+            costs.push(now.since(begun));
+            begun = now;
+        }
+        if [137, 2_048, 4_097, 5_003, BATCHES - 1].contains(&number) {
+            let reader = cloud.open().await;
+            cloud.bucket.delay(Duration::from_millis(50));
+            cloud.bucket.round_trips.store(0, Ordering::SeqCst);
+            let (before, begun) = (reader.backend.requests(), Instant::now());
+            let loaded = reader.store.load_latest(writer.id(), &MarkQuery::default()).await.unwrap();
+            let (made, took) = (reader.backend.requests().since(before), begun.elapsed());
+            cloud.bucket.delay(Duration::ZERO);
+            println!("after {number}: {made:?} in {took:?}");
+            assert_eq!(loaded.state.pointer("/memory/step"), Some(&serde_json::json!(number)));
+            assert!(made.gets <= 8 && made.lists <= 2, "after {number}: {made:?}");
+            let round_trips = cloud.bucket.round_trips.load(Ordering::SeqCst);
+            assert!(round_trips <= 2, "after {number}: {round_trips} round trips");
+        }
+    }
+    costs.iter().enumerate().for_each(|(at, made)| println!("{}000: {made:?}", at + 1));
+    let (early, late) = (costs[1], costs[costs.len() - 1]);
+    assert!(late.puts + late.lists < early.puts + early.lists + 100, "{early:?}, then {late:?}");
+    assert!(late.put_bytes < early.put_bytes * 2, "{early:?}, then {late:?}");
+    let left = cloud.keys().await.len();
+    assert!(left < 2_000, "{left} objects are left of {BATCHES} batches");
+    assert_eq!(texts(&cloud.open().await.store, writer.id()).await.len() as u64, BATCHES);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
