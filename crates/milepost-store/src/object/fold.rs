@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use milepost_model::{Position, Seq, SessionId, TimelineId, Timestamp};
+use milepost_model::{Epoch, Position, Seq, SessionId, TimelineId, Timestamp};
 
-use super::format::{Base, IndexRow, Op, Pin, SessionBase, Step, TimelineBase, upper};
+use super::format::{Appending, Base, IndexRow, Op, Pin, SessionBase, Step, TimelineBase, upper};
 use super::names::LogName;
 use super::sealed::Chain;
 use crate::backend::{Appended, BlobId};
@@ -24,6 +24,36 @@ pub(super) struct LogState {
     /// Something was erased in a step above the base: no segment may carry its old bytes on.
     pub has_erasure: bool,
     pub side: Side,
+    /// Appends of the current turn: in memory, not yet in the bucket.
+    pub turn: Turn,
+}
+
+/// Appends that wait for the end of their turn.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    pub appends: Vec<Appending>,
+    pub epoch: Option<Epoch>,
+    pub bytes: usize,
+    pub begun: Timestamp,
+}
+
+impl Turn {
+    pub fn is_empty(&self) -> bool {
+        self.appends.is_empty()
+    }
+
+    pub fn ops(&self) -> Vec<Op> {
+        self.appends.iter().map(|appending| Op::Append(Box::new(appending.clone()))).collect()
+    }
+
+    pub fn push(&mut self, appending: Appending, epoch: Option<Epoch>, now: Timestamp) {
+        if self.is_empty() {
+            self.begun = now;
+        }
+        self.epoch = epoch;
+        self.bytes += appending.bytes();
+        self.appends.push(appending);
+    }
 }
 
 /// What the memory backend has no place for.

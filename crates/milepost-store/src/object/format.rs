@@ -55,6 +55,13 @@ pub(super) struct Appending {
     pub parent: Option<SessionId>,
 }
 
+impl Appending {
+    /// About how large it is.
+    pub fn bytes(&self) -> usize {
+        self.batch.entries.iter().map(|entry| entry.body.len() + entry.text.as_ref().map_or(0, String::len) + 128).sum()
+    }
+}
+
 impl Step {
     /// What is left of a log's first step when a base stands in for it: the number stays taken.
     pub fn stub() -> Self {

@@ -10,8 +10,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::Shared;
 use super::bucket::{Listed, Put};
-use super::fold::{self, LogState};
-use super::format::{self, Base, Op, Segment, Step};
+use super::fold::{self, LogState, Turn};
+use super::format::{self, Appending, Base, Op, Segment, Step};
 use super::names::{self, LogName};
 use super::sealed::{Chain, boundary, sealed};
 use crate::backend::Appended;
@@ -31,6 +31,8 @@ pub(super) enum Decision<T> {
     Answer(T),
     /// These steps, and then this answer.
     Write(Vec<Op>, T),
+    /// This append, at the end of the turn, and this answer now.
+    Later(Box<Appending>, T),
 }
 
 /// What became of a PUT.
@@ -68,6 +70,22 @@ impl Shared {
     }
 
     pub async fn refresh_locked(
+        &self,
+        workspace: &WorkspaceId,
+        name: &LogName,
+        state: &mut MutexGuard<'_, LogState>,
+    ) -> Result<()> {
+        if !state.turn.is_empty() {
+            // What others wrote is looked for with the PUT that ends the turn.
+            if self.is_fresh(state) {
+                return Ok(());
+            }
+            return self.end_turn(workspace, name, state).await;
+        }
+        self.look_at_log(workspace, name, state).await
+    }
+
+    async fn look_at_log(
         &self,
         workspace: &WorkspaceId,
         name: &LogName,
@@ -181,30 +199,104 @@ impl Shared {
             let (ops, answer) = match self.cache.with(workspace, |w| decide(w, &state, now)) {
                 Ok(Decision::Answer(answer)) => return Ok((answer, None)),
                 Ok(Decision::Write(ops, answer)) => (ops, answer),
+                Ok(Decision::Later(appending, answer)) => {
+                    state.turn.push((*appending).clone(), epoch, now);
+                    let step = Step { put: [0; 16], time: now, epoch, ops: vec![Op::Append(appending)] };
+                    let appended = self.cache.with(workspace, |w| Ok(fold::apply(w, name, &mut state, step)))?;
+                    return Ok((answer, appended));
+                }
                 Err(error) if has_looked || matches!(error, Error::Closed) => return Err(error),
                 Err(_) => {
-                    self.refresh_locked(workspace, name, &mut state).await?;
+                    self.end_turn(workspace, name, &mut state).await?;
+                    self.look_at_log(workspace, name, &mut state).await?;
                     has_looked = true;
                     continue;
                 }
             };
-            let mut put = [0; 16];
-            self.puts.fill(&mut put);
-            let step = Step { put, time: now, epoch, ops };
-            match self.put_step(workspace, name, state.next, &step).await? {
-                Written::Ours if !self.is_void(workspace, name, &mut state).await? => {
-                    let appended = self.cache.with(workspace, |w| Ok(fold::apply(w, name, &mut state, step)))?;
-                    state.next += 1;
-                    state.fresh = Some(now);
-                    return Ok((answer, appended));
-                }
-                _ => {
-                    self.refresh_locked(workspace, name, &mut state).await?;
-                    has_looked = true;
-                }
+            match self.write_step(workspace, name, &mut state, epoch, ops, now).await? {
+                Some(appended) => return Ok((answer, appended)),
+                None => has_looked = true,
             }
         }
         Err(Error::Busy { what: format!("writing to {}", name.steps(workspace)), waited_ms: 0 })
+    }
+
+    /// Writes the next step: what the turn holds, and these. None when someone else was faster, which is folded then.
+    async fn write_step(
+        &self,
+        workspace: &WorkspaceId,
+        name: &LogName,
+        state: &mut MutexGuard<'_, LogState>,
+        epoch: Option<Epoch>,
+        ops: Vec<Op>,
+        now: Timestamp,
+    ) -> Result<Option<Option<Appended>>> {
+        let mut put = [0; 16];
+        self.puts.fill(&mut put);
+        let mut all = state.turn.ops();
+        all.extend(ops.iter().cloned());
+        let step = Step { put, time: now, epoch, ops: all };
+        match self.put_step(workspace, name, state.next, &step).await? {
+            Written::Ours if !self.is_void(workspace, name, state).await? => {
+                state.turn = Turn::default();
+                let own = Step { ops, ..step };
+                let appended = self.cache.with(workspace, |w| Ok(fold::apply(w, name, state, own)))?;
+                state.next += 1;
+                state.fresh = Some(now);
+                Ok(Some(appended))
+            }
+            _ if state.turn.is_empty() => self.look_at_log(workspace, name, state).await.map(|()| None),
+            _ => self.replay_turn(workspace, name, state).await.map(|()| None),
+        }
+    }
+
+    /// Writes what the turn holds.
+    pub async fn end_turn(
+        &self,
+        workspace: &WorkspaceId,
+        name: &LogName,
+        state: &mut MutexGuard<'_, LogState>,
+    ) -> Result<()> {
+        for _ in 0..MAX_TRIES {
+            if state.turn.is_empty() {
+                return Ok(());
+            }
+            let epoch = state.turn.epoch;
+            self.write_step(workspace, name, state, epoch, Vec::new(), self.source.now()).await?;
+        }
+        Err(Error::Busy { what: format!("ending a turn of {}", name.steps(workspace)), waited_ms: 0 })
+    }
+
+    /// Someone else wrote before the turn could: folds the log anew, and checks the turn against it. What is refused now is lost
+    /// with what follows it, and the caller is told why.
+    async fn replay_turn(
+        &self,
+        workspace: &WorkspaceId,
+        name: &LogName,
+        state: &mut MutexGuard<'_, LogState>,
+    ) -> Result<()> {
+        let turn = std::mem::take(&mut state.turn);
+        self.cache.with(workspace, |w| {
+            fold::forget(w, name);
+            Ok(())
+        })?;
+        **state = LogState::default();
+        if let Err(error) = self.look_at_log(workspace, name, state).await {
+            // Nothing is known of the log now; the turn waits.
+            state.turn = turn;
+            return Err(error);
+        }
+        let now = self.source.now();
+        for appending in turn.appends {
+            let known = self.cache.with(workspace, |w| w.check(&appending.batch))?;
+            if known.is_none() {
+                state.turn.push(appending.clone(), turn.epoch, now);
+                let ops = vec![Op::Append(Box::new(appending))];
+                let step = Step { put: [0; 16], time: now, epoch: turn.epoch, ops };
+                self.cache.with(workspace, |w| Ok(fold::apply(w, name, state, step)))?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts a step under a number, and finds out whose step has it.

@@ -88,6 +88,8 @@ impl Shared {
         }
         let (next, chain, base) = {
             let mut state = log.lock().await;
+            // A base holds what is in memory.
+            self.end_turn(workspace, name, &mut state).await?;
             if state.chain.base().is_some_and(|base| base.last + 1 >= state.next) {
                 state.has_rewrite = false;
                 state.has_erasure = false;

@@ -48,6 +48,7 @@ use view::View;
 
 use crate::error::Result;
 use crate::memory::MemoryBackend;
+use crate::store::Durability;
 use crate::system::system_source;
 
 /// How a bucket is used.
@@ -60,11 +61,24 @@ pub struct ObjectOptions {
     pub delete_after_ms: i64,
     /// More steps than these are merged into a segment (3).
     pub max_steps: u64,
+    /// When an append is durable.
+    pub durability: Durability,
+    /// With [`Durability::Turn`], a turn is written after so long at the latest (5 s),
+    pub turn_ms: i64,
+    /// or when it has so many bytes (256 KiB).
+    pub turn_bytes: usize,
 }
 
 impl Default for ObjectOptions {
     fn default() -> Self {
-        Self { idle_ms: 60_000, delete_after_ms: 600_000, max_steps: 3 }
+        Self {
+            idle_ms: 60_000,
+            delete_after_ms: 600_000,
+            max_steps: 3,
+            durability: Durability::Full,
+            turn_ms: 5_000,
+            turn_bytes: 256 << 10,
+        }
     }
 }
 

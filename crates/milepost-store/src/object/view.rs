@@ -128,6 +128,9 @@ impl Shared {
         let mut state = log.lock().await;
         let indexed = view.rows.get(&id).map_or(0, |row| row.next);
         let steps = view.steps.get(&id);
+        if steps.and_then(|numbers| numbers.last()).is_some_and(|last| *last >= state.next) {
+            self.end_turn(workspace, &name, &mut state).await?;
+        }
         let last = steps.and_then(|numbers| numbers.last()).map_or(0, |last| last + 1);
         let is_behind = last > state.next.max(indexed) || (state.next > 0 && indexed > state.next);
         if is_behind {

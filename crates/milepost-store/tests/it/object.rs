@@ -11,7 +11,9 @@ use futures_util::TryStreamExt as _;
 use milepost_model::{ManualClock, SessionId, Source};
 use milepost_store::object::object_store::{ObjectStore, ObjectStoreExt as _};
 use milepost_store::object::{ObjectBackend, ObjectOptions};
-use milepost_store::{Append, Backend, Error, MarkQuery, MessageQuery, Options, SessionQuery, SessionWriter, Store};
+use milepost_store::{
+    Append, Backend, Durability, Error, MarkQuery, MessageQuery, Options, SessionQuery, SessionWriter, Store,
+};
 
 use crate::support::{START, claim, create, step, user};
 use fault::{Fault, Faulty};
@@ -200,18 +202,22 @@ async fn ten_thousand_sessions_are_listed_in_twenty_requests() {
     assert!(made.paid() <= 20, "{made:?}");
 }
 
-/// A month of 1,000 chats of 100 messages, saved once per turn of ten calls and their results. Leases, merges and the index are counted.
+/// A month of 1,000 chats of 100 messages, each appended for itself, with a checkpoint per turn of ten calls and their results.
+/// Leases, merges and the index are counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_month_of_chats_costs_less_than_five_cents() {
     const MEASURED: u64 = 20;
-    let cloud = Cloud::new();
+    let mut cloud = Cloud::new();
+    cloud.object.durability = Durability::Turn;
     let process = cloud.open().await;
     let before = process.backend.requests();
     for _ in 0..MEASURED {
         let writer = create(&process.store).await;
         for turn in 0..5 {
-            let append = (0..20).fold(Append::new(), |append, n| append.message(user(&format!("turn {turn}, {n}"))));
-            writer.append(append).await.unwrap();
+            for n in 0..19 {
+                say(&writer, &format!("turn {turn}, {n}")).await;
+            }
+            writer.append(step(turn)).await.unwrap();
         }
         writer.release().await.unwrap();
     }
@@ -221,6 +227,74 @@ async fn a_month_of_chats_costs_less_than_five_cents() {
     let month = made.dollars() * 1000.0 / MEASURED as f64;
     println!("{made:?}: a month costs ${month:.4}");
     assert!(month < 0.05, "a month costs ${month:.4}: {made:?}");
+}
+
+#[tokio::test]
+async fn a_turn_is_one_put_and_a_crash_loses_no_more_than_it() {
+    let mut cloud = Cloud::new();
+    cloud.object.durability = Durability::Turn;
+    cloud.object.max_steps = u64::MAX;
+    let process = cloud.open().await;
+    let writer = create(&process.store).await;
+    writer.append(step(0)).await.unwrap();
+    let before = process.backend.requests();
+    for number in 0..10 {
+        say(&writer, &format!("of a turn, {number}")).await;
+    }
+    assert_eq!(texts(&process.store, writer.id()).await.len(), 11, "the process itself sees its turn");
+    assert_eq!(process.backend.requests().since(before).puts, 0);
+    writer.append(step(1)).await.unwrap();
+    assert_eq!(process.backend.requests().since(before).puts, 1, "a mark ends the turn");
+    assert_eq!(texts(&cloud.open().await.store, writer.id()).await.len(), 12);
+
+    say(&writer, "flushed").await;
+    process.store.flush().await.unwrap();
+    assert_eq!(process.backend.requests().since(before).puts, 2);
+    for number in 0..60 {
+        say(&writer, &crate::keep::noise(number, 12_000)).await;
+    }
+    let made = process.backend.requests().since(before).puts - 2;
+    assert!((1..10).contains(&made), "60 messages of 12,000 bytes took {made} PUTs: size ends a turn");
+    process.store.flush().await.unwrap();
+
+    say(&writer, "old enough").await;
+    cloud.clock.advance_ms(6_000);
+    say(&writer, "with it").await;
+    let whole = texts(&cloud.open().await.store, writer.id()).await;
+    assert_eq!(whole.last().unwrap(), "with it", "time ends a turn");
+
+    // A crash: the process goes without a word.
+    say(&writer, "lost, one").await;
+    say(&writer, "lost, two").await;
+    let id = writer.id();
+    std::mem::forget(writer);
+    let other = cloud.open().await;
+    assert_eq!(texts(&other.store, id).await, whole, "a crash loses the turn, and nothing else");
+    let taken = other.store.write(id, &claim().take_over()).await.unwrap();
+    say(&taken, "after the crash").await;
+    other.store.close().await.unwrap();
+    // What was lost does not come back: the old holder is told.
+    assert!(process.store.flush().await.is_err(), "a turn of an older epoch was taken");
+    let found = texts(&cloud.open().await.store, id).await;
+    assert_eq!(found.len(), whole.len() + 1);
+    assert_eq!(found.last().unwrap(), "after the crash", "closing ends a turn");
+}
+
+/// Someone else writes to the log without taking the session: the turn is not lost.
+#[tokio::test]
+async fn a_turn_survives_what_others_write() {
+    let mut cloud = Cloud::new();
+    cloud.object.durability = Durability::Turn;
+    let (process, other) = (cloud.open().await, cloud.open().await);
+    let writer = create(&process.store).await;
+    let receipt = writer.append(step(0)).await.unwrap();
+    say(&writer, "in the turn").await;
+    let branch = other.store.branch(receipt.first, Default::default(), &claim()).await.unwrap();
+    say(&writer, "still in the turn").await;
+    writer.append(step(1)).await.unwrap();
+    let found = texts(&cloud.open().await.store, writer.id()).await;
+    assert_eq!(found, ["step 0", "in the turn", "still in the turn", "step 1"]);
+    drop(branch);
 }
 
 #[tokio::test]
