@@ -712,6 +712,11 @@ pub trait Backend: Send + Sync + 'static {
     async fn backup(&self, to: &Path) -> Result<bool>;
     /// Gives free space back and wipes what was removed from the medium's free places.
     async fn compact(&self) -> Result<()>;
+    /// Makes durable what was acknowledged before it was: see [`Durability::Turn`](crate::Durability::Turn). Most
+    /// backends have nothing to do.
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
     /// Finishes what is under way. Later calls give [`Error::Closed`](crate::Error::Closed).
     async fn close(&self) -> Result<()>;
 }

@@ -32,6 +32,8 @@ pub struct Requests {
     pub lists: u64,
     /// Objects deleted.
     pub deletes: u64,
+    /// Bytes of objects written.
+    pub put_bytes: u64,
 }
 
 impl Requests {
@@ -53,6 +55,7 @@ impl Requests {
             gets: self.gets - earlier.gets,
             lists: self.lists - earlier.lists,
             deletes: self.deletes - earlier.deletes,
+            put_bytes: self.put_bytes - earlier.put_bytes,
         }
     }
 }
@@ -63,6 +66,7 @@ struct Counts {
     gets: AtomicU64,
     lists: AtomicU64,
     deletes: AtomicU64,
+    put_bytes: AtomicU64,
 }
 
 /// What became of a conditional PUT.
@@ -125,6 +129,7 @@ impl Bucket {
             gets: read(&self.counts.gets),
             lists: read(&self.counts.lists),
             deletes: read(&self.counts.deletes),
+            put_bytes: read(&self.counts.put_bytes),
         }
     }
 
@@ -143,9 +148,14 @@ impl Bucket {
         spawn(work)?.await.map_err(|error| Error::Io { what: what(), why: error.to_string() })
     }
 
+    fn count_put(&self, bytes: &[u8]) {
+        self.counts.puts.fetch_add(1, Ordering::Relaxed);
+        self.counts.put_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    }
+
     /// Writes an object unless there is one of that name.
     pub async fn put_new(&self, key: &str, bytes: Vec<u8>) -> Result<Put> {
-        self.counts.puts.fetch_add(1, Ordering::Relaxed);
+        self.count_put(&bytes);
         let (store, path) = (Arc::clone(&self.store), self.path(key));
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         let work = async move { store.put_opts(&path, PutPayload::from(bytes), options).await };
@@ -162,7 +172,7 @@ impl Bucket {
 
     /// Writes an object, whatever is there.
     pub async fn put_over(&self, key: &str, bytes: Vec<u8>) -> Result<()> {
-        self.counts.puts.fetch_add(1, Ordering::Relaxed);
+        self.count_put(&bytes);
         let (store, path) = (Arc::clone(&self.store), self.path(key));
         let work = async move { store.put(&path, PutPayload::from(bytes)).await };
         let done = self.run(|| format!("writing {key}"), work).await?;

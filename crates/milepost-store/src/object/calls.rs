@@ -7,14 +7,16 @@ use async_trait::async_trait;
 use milepost_model::{CheckpointId, Epoch, Seq, SessionId, TimelineId, Timestamp, WorkspaceId};
 
 use super::blobs::ToldBy;
-use super::fold::LogState;
-use super::format::{self, Appending, Base, Index, Op, Step};
-use super::log::Decision;
+use super::fold::{LogState, Turn};
+use super::format::{self, Appending, Base, Index, Op, Segment, Step};
+use super::log::{Decision, Log};
+use super::merge::Into;
 use super::names::{self, LogName};
 use super::{ObjectBackend, Shared};
 use crate::backend::*;
 use crate::error::{Conflict, Error, Result};
 use crate::memory::{Workspace, next_lease};
+use crate::store::Durability;
 
 /// So often a batch is checked anew because someone branched meanwhile.
 const MAX_TRIES: usize = 64;
@@ -133,10 +135,14 @@ impl Shared {
                         waited_ms: self.options.idle_ms as u64,
                     });
                 }
-                Ok(Decision::Write(vec![Op::Append(Box::new(appending.clone()))], None))
+                match self.may_wait(state, appending, now) {
+                    true => Ok(Decision::Later(Box::new(appending.clone()), None)),
+                    false => Ok(Decision::Write(vec![Op::Append(Box::new(appending.clone()))], None)),
+                }
             };
             let (answer, appended) = self.commit(workspace, &name, batch.epoch, decide).await?;
             if let Some(answer) = answer.or(appended) {
+                self.end_turn_later(workspace, &name).await;
                 self.merge_if_long(workspace, &name).await;
                 return Ok(answer);
             }
@@ -144,10 +150,64 @@ impl Shared {
         Err(Error::Busy { what: format!("cutting timelines of session {}", batch.session), waited_ms: 0 })
     }
 
+    /// Whether an append may wait for the end of its turn: a mark ends it, and so does a limit.
+    fn may_wait(&self, state: &LogState, appending: &Appending, now: Timestamp) -> bool {
+        let (batch, turn, options) = (&appending.batch, &state.turn, &self.options);
+        let is_plain = batch.epoch.is_some()
+            && batch.open.is_none()
+            && batch.marks.is_empty()
+            && batch.rewrite == Rewrite::default();
+        let is_short = turn.is_empty()
+            || (now.since_ms(turn.begun) < options.turn_ms && turn.bytes + appending.bytes() <= options.turn_bytes);
+        options.durability == Durability::Turn && is_plain && is_short && self.is_fresh(state)
+    }
+
+    /// A turn that has just begun ends by itself after a while.
+    async fn end_turn_later(self: &Arc<Self>, workspace: &WorkspaceId, name: &LogName) {
+        if self.options.durability == Durability::Full || self.log(workspace, name).lock().await.turn.appends.len() != 1
+        {
+            return;
+        }
+        let (shared, wait_ms) = (Arc::downgrade(self), self.options.turn_ms);
+        // Without a thread to spare the next append or the close ends it.
+        let _ = super::bucket::spawn(async move {
+            tokio::time::sleep(std::time::Duration::from_millis(wait_ms.max(0) as u64)).await;
+            if let Some(shared) = shared.upgrade() {
+                let is_due = |turn: &Turn| shared.source.now().since_ms(turn.begun) >= wait_ms;
+                // What fails is tried again by the next append, flush or close, which tells.
+                let _ = shared.end_turns(is_due).await;
+            }
+        });
+    }
+
+    /// Writes what turns hold: of all logs, or of those that have waited long enough.
+    pub async fn end_turns(&self, is_due: impl Fn(&Turn) -> bool) -> Result<()> {
+        let logs: Vec<_> = {
+            let logs = self.logs();
+            let named = |(workspace, own): (&WorkspaceId, &std::collections::BTreeMap<LogName, Log>)| {
+                own.iter().map(|(name, log)| (workspace.clone(), name.clone(), Arc::clone(log))).collect::<Vec<_>>()
+            };
+            logs.iter().flat_map(named).collect()
+        };
+        let mut outcome = Ok(());
+        for (workspace, name, log) in logs {
+            let mut state = log.lock().await;
+            if !state.turn.is_empty() && is_due(&state.turn) {
+                outcome = outcome.and(self.end_turn(&workspace, &name, &mut state).await);
+            }
+        }
+        outcome
+    }
+
     async fn merge_if_long(self: &Arc<Self>, workspace: &WorkspaceId, name: &LogName) {
         let log = self.log(workspace, name);
-        let steps = log.lock().await.steps_above_base();
-        self.merge_later(workspace, name, steps);
+        let is_due = {
+            let state = log.lock().await;
+            state.loose_steps() > self.options.max_steps || state.has_erasure
+        };
+        if is_due {
+            self.merge_later(workspace, name);
+        }
     }
 
     async fn remove(&self, workspace: &WorkspaceId, session: SessionId, epoch: Epoch) -> Result<()> {
@@ -168,7 +228,7 @@ impl Shared {
             let (is_done, _) = self.commit(workspace, &name, Some(epoch), decide).await?;
             if is_done {
                 // An empty base seals what was there, so that it can be deleted.
-                return self.merge(workspace, &name).await;
+                return self.merge(workspace, &name, Into::Base).await;
             }
         }
         Err(Error::Busy { what: format!("removing session {session}"), waited_ms: 0 })
@@ -209,7 +269,10 @@ impl Shared {
                 let Some(bytes) = bytes else { continue };
                 let read = match kind {
                     0 => format::decode::<Step>(key, &bytes).map(drop),
-                    1 => format::decode::<Base>(key, &bytes).map(drop),
+                    1 => match names::sealed_of(key.rsplit('/').next().unwrap_or_default()) {
+                        Some((Some(_), ..)) => format::decode::<Segment>(key, &bytes).map(drop),
+                        _ => format::decode::<Base>(key, &bytes).map(drop),
+                    },
                     _ => format::decode::<Index>(key, &bytes).map(drop),
                 };
                 if let Err(error) = read {
@@ -427,8 +490,18 @@ impl Backend for ObjectBackend {
         Ok(())
     }
 
+    async fn flush(&self) -> Result<()> {
+        self.shared.ensure_open()?;
+        self.shared.end_turns(|_| true).await
+    }
+
     async fn close(&self) -> Result<()> {
+        let flushed = match self.shared.ensure_open() {
+            Ok(()) => self.shared.end_turns(|_| true).await,
+            Err(_) => Ok(()),
+        };
         self.shared.settle().await;
-        self.shared.cache.close().await
+        self.shared.cache.close().await?;
+        flushed
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use milepost_model::{Position, Seq, SessionId, TimelineId, Timestamp};
+use milepost_model::{Epoch, Position, Seq, SessionId, TimelineId, Timestamp};
 
-use super::format::{Base, IndexRow, Op, Pin, SessionBase, Step, TimelineBase, upper};
+use super::format::{Appending, Base, IndexRow, Op, Pin, SessionBase, Step, TimelineBase, upper};
 use super::names::LogName;
+use super::sealed::Chain;
 use crate::backend::{Appended, BlobId};
 use crate::memory::{SessionState, TimelineState, Workspace};
 
@@ -14,13 +15,45 @@ use crate::memory::{SessionState, TimelineState, Workspace};
 pub(super) struct LogState {
     /// The number of the next step.
     pub next: u64,
-    /// The number of the newest base that is known.
-    pub base: Option<u64>,
+    /// What is known to be sealed: the newest base, and the segments after it, oldest first.
+    pub chain: Chain,
     /// The moment before the last request that proved this to be all.
     pub fresh: Option<Timestamp>,
-    /// Something was erased or removed in a step above the base: its old bytes are to go.
+    /// Something was replaced or removed in a step above the base: its old bytes are to go when the store is tidied.
     pub has_rewrite: bool,
+    /// Something was erased in a step above the base: no segment may carry its old bytes on.
+    pub has_erasure: bool,
     pub side: Side,
+    /// Appends of the current turn: in memory, not yet in the bucket.
+    pub turn: Turn,
+}
+
+/// Appends that wait for the end of their turn.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    pub appends: Vec<Appending>,
+    pub epoch: Option<Epoch>,
+    pub bytes: usize,
+    pub begun: Timestamp,
+}
+
+impl Turn {
+    pub fn is_empty(&self) -> bool {
+        self.appends.is_empty()
+    }
+
+    pub fn ops(&self) -> Vec<Op> {
+        self.appends.iter().map(|appending| Op::Append(Box::new(appending.clone()))).collect()
+    }
+
+    pub fn push(&mut self, appending: Appending, epoch: Option<Epoch>, now: Timestamp) {
+        if self.is_empty() {
+            self.begun = now;
+        }
+        self.epoch = epoch;
+        self.bytes += appending.bytes();
+        self.appends.push(appending);
+    }
 }
 
 /// What the memory backend has no place for.
@@ -36,9 +69,9 @@ pub(super) struct Side {
 }
 
 impl LogState {
-    /// Steps that no base holds.
-    pub fn steps_above_base(&self) -> u64 {
-        self.next - self.base.map_or(0, |number| number + 1)
+    /// Steps that are not sealed.
+    pub fn loose_steps(&self) -> u64 {
+        self.next.saturating_sub(self.chain.end())
     }
 }
 
@@ -57,7 +90,10 @@ pub(super) fn apply(w: &mut Workspace, name: &LogName, state: &mut LogState, ste
                 if appending.batch.open.is_some() {
                     state.side.timelines.push(appending.batch.timeline);
                 }
-                state.has_rewrite |= appending.batch.rewrite != Default::default();
+                let rewrite = &appending.batch.rewrite;
+                let is_erasure = !rewrite.entries.is_empty() || !rewrite.truncate.is_empty();
+                state.has_erasure |= is_erasure;
+                state.has_rewrite |= is_erasure || !rewrite.marks.is_empty() || !rewrite.drop_marks.is_empty();
                 answer = Some(w.apply(appending.batch, step.time));
             }
             Op::Lease(lease) => {
@@ -84,6 +120,7 @@ pub(super) fn apply(w: &mut Workspace, name: &LogName, state: &mut LogState, ste
                 state.side.ended = side.ended;
                 state.side.ended.extend(side.parents.into_keys());
                 state.has_rewrite = true;
+                state.has_erasure = true;
             }
             Op::PutRecord(record) => {
                 state.has_rewrite |= w.records.insert(record.key.clone(), record).is_some();
@@ -123,6 +160,7 @@ pub(super) fn install(w: &mut Workspace, name: &LogName, state: &mut LogState, b
         ended: base.ended.into_iter().collect(),
     };
     state.has_rewrite = false;
+    state.has_erasure = false;
     w.records.extend(base.records.into_iter().map(|record| (record.key.clone(), record)));
     let (Some(id), Some(session)) = (session_of(name), base.session) else { return };
     for line in session.timelines {

@@ -55,6 +55,13 @@ pub(super) struct Appending {
     pub parent: Option<SessionId>,
 }
 
+impl Appending {
+    /// About how large it is.
+    pub fn bytes(&self) -> usize {
+        self.batch.entries.iter().map(|entry| entry.body.len() + entry.text.as_ref().map_or(0, String::len) + 128).sum()
+    }
+}
+
 impl Step {
     /// What is left of a log's first step when a base stands in for it: the number stays taken.
     pub fn stub() -> Self {
@@ -64,6 +71,14 @@ impl Step {
     pub fn is_stub(&self) -> bool {
         self.put == [0; 16]
     }
+}
+
+/// Steps that follow one another, as they were written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Segment {
+    /// The number of the first.
+    pub first: u64,
+    pub steps: Vec<Step>,
 }
 
 /// A timeline of another session that begins in this one.

@@ -10,9 +10,10 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::Shared;
 use super::bucket::{Listed, Put};
-use super::fold::{self, LogState};
-use super::format::{self, Base, Op, Step};
+use super::fold::{self, LogState, Turn};
+use super::format::{self, Appending, Base, Op, Segment, Step};
 use super::names::{self, LogName};
+use super::sealed::{Chain, boundary, sealed};
 use crate::backend::Appended;
 use crate::error::{Error, Result};
 use crate::memory::Workspace;
@@ -30,6 +31,8 @@ pub(super) enum Decision<T> {
     Answer(T),
     /// These steps, and then this answer.
     Write(Vec<Op>, T),
+    /// This append, at the end of the turn, and this answer now.
+    Later(Box<Appending>, T),
 }
 
 /// What became of a PUT.
@@ -72,6 +75,22 @@ impl Shared {
         name: &LogName,
         state: &mut MutexGuard<'_, LogState>,
     ) -> Result<()> {
+        if !state.turn.is_empty() {
+            // What others wrote is looked for with the PUT that ends the turn.
+            if self.is_fresh(state) {
+                return Ok(());
+            }
+            return self.end_turn(workspace, name, state).await;
+        }
+        self.look_at_log(workspace, name, state).await
+    }
+
+    async fn look_at_log(
+        &self,
+        workspace: &WorkspaceId,
+        name: &LogName,
+        state: &mut MutexGuard<'_, LogState>,
+    ) -> Result<()> {
         for look in 0..MAX_LOOKS {
             let sent = self.source.now();
             let folder = name.steps(workspace);
@@ -85,12 +104,11 @@ impl Shared {
                 }
                 continue;
             }
-            let bases = name.bases(workspace);
-            let (steps, bases) =
-                futures_util::future::try_join(self.bucket.list(&folder, None), self.bucket.list(&bases, None)).await?;
-            let (numbers, boundary) = (numbers(&steps), newest(&bases));
-            let end =
-                numbers.last().copied().max(boundary.as_ref().map(|sealed| sealed.number)).map_or(0, |last| last + 1);
+            let sealed_folder = name.bases(workspace);
+            let steps = self.bucket.list(&folder, None);
+            let (steps, listed) = futures_util::future::try_join(steps, self.bucket.list(&sealed_folder, None)).await?;
+            let (numbers, sealed) = (numbers(&steps), sealed(&listed));
+            let end = numbers.last().copied().max(boundary(&sealed)).map_or(0, |last| last + 1);
             if end < state.next {
                 // Removed for good, and perhaps begun anew.
                 self.cache.with(workspace, |w| {
@@ -99,7 +117,7 @@ impl Shared {
                 })?;
                 **state = LogState::default();
             }
-            if self.fold(workspace, name, state, boundary, numbers).await? {
+            if self.fold(workspace, name, state, Some(Chain::of(&sealed)), numbers).await? {
                 state.fresh = Some(sent);
                 return Ok(());
             }
@@ -107,48 +125,59 @@ impl Shared {
         Err(Error::corrupt(format!("the log {}", name.steps(workspace)), "a step is missing between others"))
     }
 
-    /// Reads and applies a base and steps. False when they do not follow one another.
+    /// Reads and applies what is sealed, and steps. False when they do not follow one another.
     pub async fn fold(
         &self,
         workspace: &WorkspaceId,
         name: &LogName,
         state: &mut MutexGuard<'_, LogState>,
-        boundary: Option<Sealed>,
+        chain: Option<Chain>,
         mut numbers: Vec<u64>,
     ) -> Result<bool> {
-        let wanted = boundary.as_ref().filter(|sealed| sealed.number >= state.next);
-        let from = wanted.map_or(state.next, |sealed| sealed.number + 1);
+        let wanted = chain.as_ref().map_or(&[][..], |chain| chain.after(state.next));
+        let from = wanted.last().map_or(state.next, |sealed| sealed.last + 1);
         numbers.retain(|number| *number >= from);
         if numbers.iter().zip(from..).any(|(found, expected)| *found != expected) {
             return Ok(false);
         }
-        let base_key = wanted.map(|sealed| format!("{}/{}", name.bases(workspace), sealed.name));
-        let mut keys: Vec<String> = base_key.iter().cloned().collect();
+        let folder = name.bases(workspace);
+        let mut keys: Vec<String> = wanted.iter().map(|sealed| format!("{folder}/{}", sealed.name)).collect();
         keys.extend(numbers.iter().map(|number| name.step(workspace, *number)));
         let found = self.bucket.get_all(&keys).await?;
         let Some(found) = found.into_iter().collect::<Option<Vec<_>>>() else { return Ok(false) };
-        let mut objects = keys.iter().zip(found);
-        let base = match &base_key {
-            Some(_) => objects.next().map(|(key, bytes)| format::decode::<Base>(key, &bytes)).transpose()?,
-            None => None,
-        };
-        let steps = objects.map(|(key, bytes)| format::decode::<Step>(key, &bytes)).collect::<Result<Vec<_>>>()?;
-        if steps.first().is_some_and(Step::is_stub) {
+        let mut base = None;
+        let mut steps: Vec<(u64, Step)> = Vec::new();
+        for (at, (key, bytes)) in keys.iter().zip(found).enumerate() {
+            match wanted.get(at) {
+                Some(sealed) if sealed.is_base() => {
+                    base = Some((sealed.last + 1, format::decode::<Base>(key, &bytes)?));
+                }
+                Some(_) => {
+                    let segment: Segment = format::decode(key, &bytes)?;
+                    steps.extend((segment.first..).zip(segment.steps));
+                }
+                None => steps.push((numbers[at - wanted.len()], format::decode(key, &bytes)?)),
+            }
+        }
+        let begins = base.as_ref().map_or(state.next, |(next, _)| *next);
+        steps.retain(|(number, _)| *number >= begins);
+        let follows = steps.iter().zip(begins..).all(|((found, _), expected)| *found == expected);
+        if !follows || steps.iter().any(|(_, step)| step.is_stub()) {
             return Ok(false);
         }
         self.cache.with(workspace, |w| {
-            if let Some(base) = base {
+            if let Some((next, base)) = base {
                 fold::install(w, name, state, base);
-                state.next = from;
+                state.next = next;
             }
-            for step in steps {
+            for (_, step) in steps {
                 fold::apply(w, name, state, step);
                 state.next += 1;
             }
             Ok(())
         })?;
-        if let Some(sealed) = boundary {
-            state.base = state.base.max(Some(sealed.number));
+        if let Some(chain) = chain.filter(|chain| chain.end() >= state.chain.end()) {
+            state.chain = chain;
         }
         Ok(true)
     }
@@ -170,30 +199,104 @@ impl Shared {
             let (ops, answer) = match self.cache.with(workspace, |w| decide(w, &state, now)) {
                 Ok(Decision::Answer(answer)) => return Ok((answer, None)),
                 Ok(Decision::Write(ops, answer)) => (ops, answer),
+                Ok(Decision::Later(appending, answer)) => {
+                    state.turn.push((*appending).clone(), epoch, now);
+                    let step = Step { put: [0; 16], time: now, epoch, ops: vec![Op::Append(appending)] };
+                    let appended = self.cache.with(workspace, |w| Ok(fold::apply(w, name, &mut state, step)))?;
+                    return Ok((answer, appended));
+                }
                 Err(error) if has_looked || matches!(error, Error::Closed) => return Err(error),
                 Err(_) => {
-                    self.refresh_locked(workspace, name, &mut state).await?;
+                    self.end_turn(workspace, name, &mut state).await?;
+                    self.look_at_log(workspace, name, &mut state).await?;
                     has_looked = true;
                     continue;
                 }
             };
-            let mut put = [0; 16];
-            self.puts.fill(&mut put);
-            let step = Step { put, time: now, epoch, ops };
-            match self.put_step(workspace, name, state.next, &step).await? {
-                Written::Ours if !self.is_void(workspace, name, &mut state).await? => {
-                    let appended = self.cache.with(workspace, |w| Ok(fold::apply(w, name, &mut state, step)))?;
-                    state.next += 1;
-                    state.fresh = Some(now);
-                    return Ok((answer, appended));
-                }
-                _ => {
-                    self.refresh_locked(workspace, name, &mut state).await?;
-                    has_looked = true;
-                }
+            match self.write_step(workspace, name, &mut state, epoch, ops, now).await? {
+                Some(appended) => return Ok((answer, appended)),
+                None => has_looked = true,
             }
         }
         Err(Error::Busy { what: format!("writing to {}", name.steps(workspace)), waited_ms: 0 })
+    }
+
+    /// Writes the next step: what the turn holds, and these. None when someone else was faster, which is folded then.
+    async fn write_step(
+        &self,
+        workspace: &WorkspaceId,
+        name: &LogName,
+        state: &mut MutexGuard<'_, LogState>,
+        epoch: Option<Epoch>,
+        ops: Vec<Op>,
+        now: Timestamp,
+    ) -> Result<Option<Option<Appended>>> {
+        let mut put = [0; 16];
+        self.puts.fill(&mut put);
+        let mut all = state.turn.ops();
+        all.extend(ops.iter().cloned());
+        let step = Step { put, time: now, epoch, ops: all };
+        match self.put_step(workspace, name, state.next, &step).await? {
+            Written::Ours if !self.is_void(workspace, name, state).await? => {
+                state.turn = Turn::default();
+                let own = Step { ops, ..step };
+                let appended = self.cache.with(workspace, |w| Ok(fold::apply(w, name, state, own)))?;
+                state.next += 1;
+                state.fresh = Some(now);
+                Ok(Some(appended))
+            }
+            _ if state.turn.is_empty() => self.look_at_log(workspace, name, state).await.map(|()| None),
+            _ => self.replay_turn(workspace, name, state).await.map(|()| None),
+        }
+    }
+
+    /// Writes what the turn holds.
+    pub async fn end_turn(
+        &self,
+        workspace: &WorkspaceId,
+        name: &LogName,
+        state: &mut MutexGuard<'_, LogState>,
+    ) -> Result<()> {
+        for _ in 0..MAX_TRIES {
+            if state.turn.is_empty() {
+                return Ok(());
+            }
+            let epoch = state.turn.epoch;
+            self.write_step(workspace, name, state, epoch, Vec::new(), self.source.now()).await?;
+        }
+        Err(Error::Busy { what: format!("ending a turn of {}", name.steps(workspace)), waited_ms: 0 })
+    }
+
+    /// Someone else wrote before the turn could: folds the log anew, and checks the turn against it. What is refused now is lost
+    /// with what follows it, and the caller is told why.
+    async fn replay_turn(
+        &self,
+        workspace: &WorkspaceId,
+        name: &LogName,
+        state: &mut MutexGuard<'_, LogState>,
+    ) -> Result<()> {
+        let turn = std::mem::take(&mut state.turn);
+        self.cache.with(workspace, |w| {
+            fold::forget(w, name);
+            Ok(())
+        })?;
+        **state = LogState::default();
+        if let Err(error) = self.look_at_log(workspace, name, state).await {
+            // Nothing is known of the log now; the turn waits.
+            state.turn = turn;
+            return Err(error);
+        }
+        let now = self.source.now();
+        for appending in turn.appends {
+            let known = self.cache.with(workspace, |w| w.check(&appending.batch))?;
+            if known.is_none() {
+                state.turn.push(appending.clone(), turn.epoch, now);
+                let ops = vec![Op::Append(Box::new(appending))];
+                let step = Step { put: [0; 16], time: now, epoch: turn.epoch, ops };
+                self.cache.with(workspace, |w| Ok(fold::apply(w, name, state, step)))?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts a step under a number, and finds out whose step has it.
@@ -238,35 +341,16 @@ impl Shared {
         if state.next == 0 || self.is_fresh(state) {
             return Ok(false);
         }
-        let bases = self.bucket.list(&name.bases(workspace), None).await.map_err(|error| Error::Io {
+        let listed = self.bucket.list(&name.bases(workspace), None).await.map_err(|error| Error::Io {
             what: format!("making sure of a step of {}", name.steps(workspace)),
             why: error.to_string(),
         })?;
-        Ok(newest(&bases).is_some_and(|sealed| sealed.number >= state.next))
+        Ok(boundary(&sealed(&listed)).is_some_and(|last| last >= state.next))
     }
 }
 
 fn numbers(steps: &[Listed]) -> Vec<u64> {
     steps.iter().filter_map(|step| names::number_of(&step.name)).collect()
-}
-
-/// The sealed boundary: the newest base.
-#[derive(Debug, Clone)]
-pub(super) struct Sealed {
-    pub number: u64,
-    pub sealed_ms: i64,
-    pub name: String,
-}
-
-pub(super) fn sealed(bases: &[Listed]) -> impl Iterator<Item = Sealed> {
-    bases.iter().filter_map(|base| {
-        let (number, sealed_ms) = names::base_of(&base.name)?;
-        Some(Sealed { number, sealed_ms, name: base.name.clone() })
-    })
-}
-
-fn newest(bases: &[Listed]) -> Option<Sealed> {
-    sealed(bases).max_by_key(|sealed| (sealed.number, sealed.sealed_ms))
 }
 
 pub(super) type Logs = BTreeMap<WorkspaceId, BTreeMap<LogName, Log>>;

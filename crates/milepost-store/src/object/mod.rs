@@ -12,7 +12,8 @@
 //! | `fold` | what its steps come to |
 //! | `branch` | what reaches into two sessions |
 //! | `view` | all sessions at once: the index |
-//! | `merge` | bases, deletion |
+//! | `sealed` | which segments and bases there are to a log |
+//! | `merge` | writing them, deletion |
 //! | `blobs` | blobs |
 
 mod blobs;
@@ -25,13 +26,14 @@ mod log;
 mod merge;
 mod names;
 mod open;
+mod sealed;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use milepost_model::{Source, WorkspaceId};
+use milepost_model::{Source, Timestamp, WorkspaceId};
 use object_store::ObjectStore;
 use tokio::task::JoinHandle;
 
@@ -46,6 +48,7 @@ use view::View;
 
 use crate::error::Result;
 use crate::memory::MemoryBackend;
+use crate::store::Durability;
 use crate::system::system_source;
 
 /// How a bucket is used.
@@ -56,13 +59,26 @@ pub struct ObjectOptions {
     pub idle_ms: i64,
     /// D: what was merged is deleted so much later (600 s). Clocks may differ by D - T.
     pub delete_after_ms: i64,
-    /// More steps than these above a base are merged (5).
+    /// More steps than these are merged into a segment (3).
     pub max_steps: u64,
+    /// When an append is durable.
+    pub durability: Durability,
+    /// With [`Durability::Turn`], a turn is written after so long at the latest (5 s),
+    pub turn_ms: i64,
+    /// or when it has so many bytes (256 KiB).
+    pub turn_bytes: usize,
 }
 
 impl Default for ObjectOptions {
     fn default() -> Self {
-        Self { idle_ms: 60_000, delete_after_ms: 600_000, max_steps: 5 }
+        Self {
+            idle_ms: 60_000,
+            delete_after_ms: 600_000,
+            max_steps: 3,
+            durability: Durability::Full,
+            turn_ms: 5_000,
+            turn_bytes: 256 << 10,
+        }
     }
 }
 
@@ -83,6 +99,8 @@ struct Shared {
     merging: Mutex<BTreeSet<(WorkspaceId, LogName)>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     merges: AtomicU64,
+    /// Objects that others stand in for: when those were sealed, and keys. They are deleted when their time has come.
+    superseded: Mutex<VecDeque<(Timestamp, Vec<String>)>>,
     /// Names of PUTs. They never show, and must differ between processes even where a test gives all the same source.
     puts: Source,
 }
@@ -128,6 +146,7 @@ impl ObjectBackend {
                 merging: Mutex::default(),
                 tasks: Mutex::default(),
                 merges: AtomicU64::new(0),
+                superseded: Mutex::default(),
                 puts: system_source()?,
             }),
         })

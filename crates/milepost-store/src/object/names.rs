@@ -106,9 +106,19 @@ pub(super) fn base_name(number: u64, sealed_ms: i64) -> String {
     format!("{number:012}.{:013}", sealed_ms.max(0))
 }
 
-pub(super) fn base_of(name: &str) -> Option<(u64, i64)> {
-    let (number, sealed) = name.split_once('.')?;
-    Some((number_of(number)?, sealed.parse().ok()?))
+/// A segment's key: its first and last number, and when it was sealed.
+pub(super) fn segment_name(first: u64, last: u64, sealed_ms: i64) -> String {
+    format!("{first:012}-{last:012}.{:013}", sealed_ms.max(0))
+}
+
+/// What the key of a base or a segment says: the first number of a segment, the last of either, and when it was sealed.
+pub(super) fn sealed_of(name: &str) -> Option<(Option<u64>, u64, i64)> {
+    let (numbers, sealed) = name.split_once('.')?;
+    let sealed_ms = sealed.parse().ok()?;
+    match numbers.split_once('-') {
+        Some((first, last)) => Some((Some(number_of(first)?), number_of(last)?, sealed_ms)),
+        None => Some((None, number_of(numbers)?, sealed_ms)),
+    }
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {

@@ -128,10 +128,16 @@ impl Shared {
         let mut state = log.lock().await;
         let indexed = view.rows.get(&id).map_or(0, |row| row.next);
         let steps = view.steps.get(&id);
+        if steps.and_then(|numbers| numbers.last()).is_some_and(|last| *last >= state.next) {
+            self.end_turn(workspace, &name, &mut state).await?;
+        }
         let last = steps.and_then(|numbers| numbers.last()).map_or(0, |last| last + 1);
         let is_behind = last > state.next.max(indexed) || (state.next > 0 && indexed > state.next);
         if is_behind {
-            let few = steps.filter(|numbers| numbers.len() <= FEW_STEPS && last >= indexed);
+            // The last step is always there. Where it is the first, nothing was merged; else only whoever looked lately
+            // can be sure that nothing was.
+            let is_sure = |numbers: &[u64]| *numbers == [0] || self.is_fresh(&state);
+            let few = steps.filter(|numbers| is_sure(numbers) && numbers.len() <= FEW_STEPS && last >= indexed);
             let is_done = match few {
                 Some(numbers) => self.fold(workspace, &name, &mut state, None, numbers.clone()).await?,
                 None => false,

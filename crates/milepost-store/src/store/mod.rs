@@ -67,6 +67,20 @@ pub struct Options {
     pub blobs: Option<String>,
     /// Open a store whose write-ahead log is damaged, without what lies after the damage.
     pub accept_damage: bool,
+    /// When an append is durable.
+    pub durability: Durability,
+}
+
+/// When an append is durable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When it returns: a power cut cannot take it back.
+    #[default]
+    Full,
+    /// At the end of its turn: with the next checkpoint, with [`Store::flush`], when the session is released or the store is closed, after
+    /// 5 seconds or 256 KiB. A crash takes back at most the current turn, never a part of what came before. For chats in a
+    /// bucket, where every PUT costs. SQLite and PostgreSQL take it for `Full`: there a turn costs nothing.
+    Turn,
 }
 
 impl Default for Options {
@@ -81,6 +95,7 @@ impl Default for Options {
             text_index: true,
             blobs: None,
             accept_damage: false,
+            durability: Durability::Full,
         }
     }
 }
@@ -315,6 +330,11 @@ impl Store {
         self.inner.backend.compact().await
     }
 
+    /// Makes durable whatever was acknowledged before it was: see [`Durability::Turn`].
+    pub async fn flush(&self) -> Result<()> {
+        self.inner.backend.flush().await
+    }
+
     /// Finishes what is under way. The store cannot be used afterwards.
     pub async fn close(&self) -> Result<()> {
         self.inner.backend.close().await
@@ -411,7 +431,10 @@ pub async fn open_backend(url: &str, options: &Options, source: &Source) -> Resu
         }
         #[cfg(feature = "object")]
         Some((scheme, _)) if crate::object::SCHEMES.contains(&scheme) => {
-            let object = crate::object::ObjectOptions::default();
+            let object = crate::object::ObjectOptions {
+                durability: options.durability,
+                ..crate::object::ObjectOptions::default()
+            };
             Ok(Arc::new(crate::object::ObjectBackend::open(url, object, source.clone())?))
         }
         #[cfg(feature = "postgres")]

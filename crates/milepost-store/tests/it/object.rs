@@ -4,13 +4,16 @@ mod fault;
 pub mod s3;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt as _;
 use milepost_model::{ManualClock, SessionId, Source};
 use milepost_store::object::object_store::{ObjectStore, ObjectStoreExt as _};
 use milepost_store::object::{ObjectBackend, ObjectOptions};
-use milepost_store::{Append, Backend, Error, MarkQuery, MessageQuery, Options, SessionQuery, SessionWriter, Store};
+use milepost_store::{
+    Append, Backend, Durability, Error, MarkQuery, MessageQuery, Options, SessionQuery, SessionWriter, Store,
+};
 
 use crate::support::{START, claim, create, step, user};
 use fault::{Fault, Faulty};
@@ -127,9 +130,51 @@ async fn the_latest_state_takes_two_round_trips_at_any_age() {
         let loaded = reader.store.load_latest(writer.id(), &MarkQuery::default()).await.unwrap();
         let (made, took) = (reader.backend.requests().since(before), begun.elapsed());
         assert_eq!(loaded.state.pointer("/memory/step"), Some(&serde_json::json!(appends - 1)));
-        assert!(made.paid() <= 8, "after {appends} appends: {made:?}");
+        assert!(made.gets <= 8 && made.lists <= 2, "after {appends} appends: {made:?}");
         assert!(took < round_trip * 3, "after {appends} appends: {took:?}, that is more than two round trips");
     }
+}
+
+/// The age of a session changes neither what an append costs nor how many requests its latest state takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_session_costs_no_more_than_a_short_one() {
+    const BATCHES: u64 = 6_000;
+    let cloud = Cloud::new();
+    let process = cloud.open().await;
+    let writer = create(&process.store).await;
+    let (mut costs, mut begun) = (Vec::new(), process.backend.requests());
+    for number in 0..BATCHES {
+        writer.append(step(number)).await.unwrap();
+        // The background keeps up, as it does when turns take seconds.
+        process.backend.settle().await;
+        cloud.clock.advance_ms(1_000);
+        if (number + 1) % 1_000 == 0 {
+            let now = process.backend.requests();
+            costs.push(now.since(begun));
+            begun = now;
+        }
+        if [137, 2_048, 4_097, 5_003, BATCHES - 1].contains(&number) {
+            let reader = cloud.open().await;
+            cloud.bucket.delay(Duration::from_millis(50));
+            cloud.bucket.round_trips.store(0, Ordering::SeqCst);
+            let (before, begun) = (reader.backend.requests(), Instant::now());
+            let loaded = reader.store.load_latest(writer.id(), &MarkQuery::default()).await.unwrap();
+            let (made, took) = (reader.backend.requests().since(before), begun.elapsed());
+            cloud.bucket.delay(Duration::ZERO);
+            println!("after {number}: {made:?} in {took:?}");
+            assert_eq!(loaded.state.pointer("/memory/step"), Some(&serde_json::json!(number)));
+            assert!(made.gets <= 8 && made.lists <= 2, "after {number}: {made:?}");
+            let round_trips = cloud.bucket.round_trips.load(Ordering::SeqCst);
+            assert!(round_trips <= 2, "after {number}: {round_trips} round trips");
+        }
+    }
+    costs.iter().enumerate().for_each(|(at, made)| println!("{}000: {made:?}", at + 1));
+    let (early, late) = (costs[1], costs[costs.len() - 1]);
+    assert!(late.puts + late.lists < early.puts + early.lists + 100, "{early:?}, then {late:?}");
+    assert!(late.put_bytes < early.put_bytes * 2, "{early:?}, then {late:?}");
+    let left = cloud.keys().await.len();
+    assert!(left < 2_000, "{left} objects are left of {BATCHES} batches");
+    assert_eq!(texts(&cloud.open().await.store, writer.id()).await.len() as u64, BATCHES);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,18 +202,22 @@ async fn ten_thousand_sessions_are_listed_in_twenty_requests() {
     assert!(made.paid() <= 20, "{made:?}");
 }
 
-/// A month of 1,000 chats of 100 messages, saved once per turn of ten calls and their results. Leases, merges and the index are counted.
+/// A month of 1,000 chats of 100 messages, each appended for itself, with a checkpoint per turn of ten calls and their results.
+/// Leases, merges and the index are counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_month_of_chats_costs_less_than_five_cents() {
     const MEASURED: u64 = 20;
-    let cloud = Cloud::new();
+    let mut cloud = Cloud::new();
+    cloud.object.durability = Durability::Turn;
     let process = cloud.open().await;
     let before = process.backend.requests();
     for _ in 0..MEASURED {
         let writer = create(&process.store).await;
         for turn in 0..5 {
-            let append = (0..20).fold(Append::new(), |append, n| append.message(user(&format!("turn {turn}, {n}"))));
-            writer.append(append).await.unwrap();
+            for n in 0..19 {
+                say(&writer, &format!("turn {turn}, {n}")).await;
+            }
+            writer.append(step(turn)).await.unwrap();
         }
         writer.release().await.unwrap();
     }
@@ -178,6 +227,74 @@ async fn a_month_of_chats_costs_less_than_five_cents() {
     let month = made.dollars() * 1000.0 / MEASURED as f64;
     println!("{made:?}: a month costs ${month:.4}");
     assert!(month < 0.05, "a month costs ${month:.4}: {made:?}");
+}
+
+#[tokio::test]
+async fn a_turn_is_one_put_and_a_crash_loses_no_more_than_it() {
+    let mut cloud = Cloud::new();
+    cloud.object.durability = Durability::Turn;
+    cloud.object.max_steps = u64::MAX;
+    let process = cloud.open().await;
+    let writer = create(&process.store).await;
+    writer.append(step(0)).await.unwrap();
+    let before = process.backend.requests();
+    for number in 0..10 {
+        say(&writer, &format!("of a turn, {number}")).await;
+    }
+    assert_eq!(texts(&process.store, writer.id()).await.len(), 11, "the process itself sees its turn");
+    assert_eq!(process.backend.requests().since(before).puts, 0);
+    writer.append(step(1)).await.unwrap();
+    assert_eq!(process.backend.requests().since(before).puts, 1, "a mark ends the turn");
+    assert_eq!(texts(&cloud.open().await.store, writer.id()).await.len(), 12);
+
+    say(&writer, "flushed").await;
+    process.store.flush().await.unwrap();
+    assert_eq!(process.backend.requests().since(before).puts, 2);
+    for number in 0..60 {
+        say(&writer, &crate::keep::noise(number, 12_000)).await;
+    }
+    let made = process.backend.requests().since(before).puts - 2;
+    assert!((1..10).contains(&made), "60 messages of 12,000 bytes took {made} PUTs: size ends a turn");
+    process.store.flush().await.unwrap();
+
+    say(&writer, "old enough").await;
+    cloud.clock.advance_ms(6_000);
+    say(&writer, "with it").await;
+    let whole = texts(&cloud.open().await.store, writer.id()).await;
+    assert_eq!(whole.last().unwrap(), "with it", "time ends a turn");
+
+    // A crash: the process goes without a word.
+    say(&writer, "lost, one").await;
+    say(&writer, "lost, two").await;
+    let id = writer.id();
+    std::mem::forget(writer);
+    let other = cloud.open().await;
+    assert_eq!(texts(&other.store, id).await, whole, "a crash loses the turn, and nothing else");
+    let taken = other.store.write(id, &claim().take_over()).await.unwrap();
+    say(&taken, "after the crash").await;
+    other.store.close().await.unwrap();
+    // What was lost does not come back: the old holder is told.
+    assert!(process.store.flush().await.is_err(), "a turn of an older epoch was taken");
+    let found = texts(&cloud.open().await.store, id).await;
+    assert_eq!(found.len(), whole.len() + 1);
+    assert_eq!(found.last().unwrap(), "after the crash", "closing ends a turn");
+}
+
+/// Someone else writes to the log without taking the session: the turn is not lost.
+#[tokio::test]
+async fn a_turn_survives_what_others_write() {
+    let mut cloud = Cloud::new();
+    cloud.object.durability = Durability::Turn;
+    let (process, other) = (cloud.open().await, cloud.open().await);
+    let writer = create(&process.store).await;
+    let receipt = writer.append(step(0)).await.unwrap();
+    say(&writer, "in the turn").await;
+    let branch = other.store.branch(receipt.first, Default::default(), &claim()).await.unwrap();
+    say(&writer, "still in the turn").await;
+    writer.append(step(1)).await.unwrap();
+    let found = texts(&cloud.open().await.store, writer.id()).await;
+    assert_eq!(found, ["step 0", "in the turn", "still in the turn", "step 1"]);
+    drop(branch);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The object store's protocol (`docs/object-protocol.md`), checked in every order of events: two writers, a takeover,
-//! merges, deletions, lost answers, retried PUTs, crashes, and a clock that runs on at any moment. Each rule of the
+//! merges into segments that take in older ones, deletions, a reader, lost answers, retried PUTs, crashes, and a clock that
+//! runs on at any moment. Each rule of the
 //! protocol is also left out once, and the checker must find what breaks.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -14,14 +15,26 @@ struct Size {
     last_tick: u8,
     max_merges: usize,
     second_todo: Vec<u8>,
+    has_reader: bool,
 }
 
 impl Size {
-    fn new() -> Self {
-        match std::env::var_os("MILEPOST_LONG").is_some() {
-            true => Self { last_tick: 4, max_merges: 2, second_todo: vec![20, 21] },
-            false => Self { last_tick: 3, max_merges: 1, second_todo: vec![20] },
+    fn is_long() -> bool {
+        std::env::var_os("MILEPOST_LONG").is_some()
+    }
+
+    /// Two writers that want the same session.
+    fn writers() -> Self {
+        match Self::is_long() {
+            true => Self { last_tick: 4, max_merges: 2, second_todo: vec![20, 21], has_reader: false },
+            false => Self { last_tick: 3, max_merges: 1, second_todo: vec![20], has_reader: false },
         }
+    }
+
+    /// One writer, and someone who reads while segments come and go.
+    fn segments() -> Self {
+        let max_merges = if Self::is_long() { 3 } else { 2 };
+        Self { last_tick: 4, max_merges, second_todo: Vec::new(), has_reader: true }
     }
 }
 
@@ -36,6 +49,29 @@ enum Flaw {
     ExistsIsDefeat,
     /// Whoever loses a number does not look who won it.
     FenceIgnored,
+    /// A segment that others stand in for is deleted at once.
+    SegmentDeletedAtOnce,
+    /// A segment is deleted because a newer one is there, whether that has its steps or not.
+    SegmentNotCovered,
+}
+
+/// Steps that were sealed: from the first number to the last, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Segment {
+    first: usize,
+    last: usize,
+    sealed: u8,
+}
+
+/// Segments (first and last number) and steps that hold a log.
+type Cover = (Vec<(usize, usize)>, Vec<usize>);
+
+/// Someone who has listed the log, and is about to read what it chose.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Reader {
+    Fresh,
+    Listed { time: u8, segments: Vec<(usize, usize)>, steps: Vec<usize> },
+    Done { is_whole: bool },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -86,8 +122,10 @@ struct World {
     log: Vec<Step>,
     /// What lies under each number.
     objects: Vec<Option<Step>>,
-    /// Bases: up to which number, and when sealed.
-    bases: Vec<(usize, u8)>,
+    segments: Vec<Segment>,
+    /// How many merges there were.
+    merges: usize,
+    reader: Reader,
     writers: Vec<Writer>,
     void_puts: u8,
 }
@@ -95,8 +133,11 @@ struct World {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
     Tick,
-    Merge(usize),
+    Merge(usize, usize),
     Delete(usize),
+    DeleteSegment(usize),
+    List,
+    Read,
     Send(usize),
     Answered(usize),
     AnswerLost(usize),
@@ -109,7 +150,19 @@ struct Protocol(Flaw, Size);
 
 impl World {
     fn boundary(&self) -> Option<usize> {
-        self.bases.iter().map(|(number, _)| *number).max()
+        self.segments.iter().map(|segment| segment.last).max()
+    }
+
+    /// The segments that reach furthest, and the steps after them; none when something is missing.
+    fn cover(&self) -> Option<Cover> {
+        let (mut chosen, mut end) = (Vec::new(), 0);
+        let goes_on = |segment: &&Segment, end: usize| segment.first <= end && segment.last >= end;
+        while let Some(next) = self.segments.iter().filter(|s| goes_on(s, end)).max_by_key(|segment| segment.last) {
+            chosen.push((next.first, next.last));
+            end = next.last + 1;
+        }
+        let steps: Vec<usize> = (end..self.log.len()).collect();
+        steps.iter().all(|number| self.objects[*number].is_some()).then_some((chosen, steps))
     }
 
     /// Executes a conditional PUT. True when it was taken.
@@ -194,7 +247,9 @@ impl Model for Protocol {
             clock: 0,
             log: vec![opening],
             objects: vec![Some(opening)],
-            bases: Vec::new(),
+            segments: Vec::new(),
+            merges: 0,
+            reader: Reader::Fresh,
             writers: vec![writer(1, vec![10, 11]), writer(2, self.1.second_todo.clone())],
             void_puts: 0,
         }]
@@ -204,16 +259,35 @@ impl Model for Protocol {
         if world.clock < self.1.last_tick {
             events.push(Event::Tick);
         }
-        if world.bases.len() < self.1.max_merges {
-            let from = world.boundary().map_or(0, |boundary| boundary + 1);
-            events.extend((from.max(1)..world.log.len()).map(Event::Merge));
+        if world.merges < self.1.max_merges {
+            let end = world.boundary().map_or(0, |boundary| boundary + 1);
+            // A segment has the steps after the last one, or those of the last one too.
+            let firsts = [Some(end), world.segments.last().map(|segment| segment.first)];
+            for first in firsts.into_iter().flatten() {
+                events.extend((end.max(1)..world.log.len()).map(|last| Event::Merge(first, last)));
+            }
+        }
+        let has_waited = |sealed: u8, flaw: Flaw| self.0 == flaw || world.clock - sealed > D;
+        for (at, old) in world.segments.iter().enumerate() {
+            let stands_in = |new: &Segment| {
+                let is_newer = new.last > old.last;
+                let has_all = new.first <= old.first || self.0 == Flaw::SegmentNotCovered;
+                is_newer && has_all && has_waited(new.sealed, Flaw::SegmentDeletedAtOnce)
+            };
+            if world.segments.iter().any(stands_in) {
+                events.push(Event::DeleteSegment(at));
+            }
+        }
+        match world.reader {
+            Reader::Fresh if self.1.has_reader => events.push(Event::List),
+            Reader::Listed { .. } => events.push(Event::Read),
+            Reader::Fresh | Reader::Done { .. } => {}
         }
         for number in 1..world.objects.len() {
-            let wait = if self.0 == Flaw::DeletedAtOnce { None } else { Some(D) };
-            let is_due = |(boundary, sealed): &(usize, u8)| {
-                *boundary >= number && wait.is_none_or(|wait| world.clock - sealed > wait)
+            let is_due = |segment: &Segment| {
+                (segment.first..=segment.last).contains(&number) && has_waited(segment.sealed, Flaw::DeletedAtOnce)
             };
-            if world.objects[number].is_some() && world.bases.iter().any(is_due) {
+            if world.objects[number].is_some() && world.segments.iter().any(is_due) {
                 events.push(Event::Delete(number));
             }
         }
@@ -237,8 +311,27 @@ impl Model for Protocol {
         let mut world = before.clone();
         match event {
             Event::Tick => world.clock += 1,
-            Event::Merge(number) => world.bases.push((number, world.clock)),
+            Event::Merge(first, last) => {
+                world.merges += 1;
+                world.segments.push(Segment { first, last, sealed: world.clock });
+            }
             Event::Delete(number) => world.objects[number] = None,
+            Event::DeleteSegment(at) => drop(world.segments.remove(at)),
+            Event::List => {
+                world.reader = match world.cover() {
+                    Some((segments, steps)) => Reader::Listed { time: world.clock, segments, steps },
+                    None => Reader::Done { is_whole: false },
+                };
+            }
+            Event::Read => {
+                let Reader::Listed { time, segments, steps } = &world.reader else { return None };
+                let is_there = |(first, last): &(usize, usize)| {
+                    world.segments.iter().any(|segment| (segment.first, segment.last) == (*first, *last))
+                };
+                let is_whole = segments.iter().all(is_there) && steps.iter().all(|step| world.objects[*step].is_some());
+                // Whoever took too long lists again.
+                world.reader = Reader::Done { is_whole: is_whole || world.clock - time > T };
+            }
             Event::Send(who) => {
                 let has_lease = world.writers[who].known.iter().any(|step| step.epoch == world.writers[who].epoch);
                 let writer = &mut world.writers[who];
@@ -300,6 +393,13 @@ impl Model for Protocol {
             Property::always("what a writer believes is the log", |_, world: &World| {
                 world.writers.iter().all(|writer| world.log.starts_with(&writer.known))
             }),
+            Property::always("the bucket holds the whole log", |_, world: &World| world.cover().is_some()),
+            Property::always("whoever reads at once finds what was listed", |_, world: &World| {
+                world.reader != Reader::Done { is_whole: false }
+            }),
+            Property::sometimes("a segment is taken in, and goes", |_, world: &World| {
+                world.merges == 2 && world.segments.len() == 1
+            }),
             Property::sometimes("both writers get through", |_, world: &World| {
                 world.writers.iter().all(|writer| !writer.acknowledged.is_empty())
             }),
@@ -311,21 +411,39 @@ impl Model for Protocol {
     }
 }
 
+fn is_always(checker: &impl Checker<Protocol>, name: &'static str) -> bool {
+    checker.model().property(name).expectation == stateright::Expectation::Always
+}
+
 #[test]
 fn the_protocol_holds_in_every_order_of_events() {
-    let checker = Protocol(Flaw::None, Size::new()).checker().threads(2).spawn_bfs().join();
-    println!("{} states", checker.unique_state_count());
-    checker.assert_properties();
+    for (size, reached) in [
+        (Size::writers(), &["both writers get through", "a writer is fenced", "a number is void"][..]),
+        (Size::segments(), &["a segment is taken in, and goes"][..]),
+    ] {
+        let checker = Protocol(Flaw::None, size).checker().threads(2).spawn_bfs().join();
+        println!("{} states", checker.unique_state_count());
+        let found: Vec<&str> = checker.discoveries().into_keys().collect();
+        let broken: Vec<&&str> = found.iter().filter(|name| is_always(&checker, name)).collect();
+        assert!(broken.is_empty(), "{broken:?}");
+        assert!(reached.iter().all(|name| found.contains(name)), "not all of {reached:?} happened: {found:?}");
+    }
 }
 
 #[test]
 fn the_checker_finds_what_each_rule_is_for() {
-    for flaw in [Flaw::BoundaryIgnored, Flaw::DeletedAtOnce, Flaw::ExistsIsDefeat, Flaw::FenceIgnored] {
-        let checker = Protocol(flaw, Size::new()).checker().finish_when(HasDiscoveries::AnyFailures);
+    let flaws = [
+        (Flaw::BoundaryIgnored, Size::writers as fn() -> Size),
+        (Flaw::DeletedAtOnce, Size::writers),
+        (Flaw::ExistsIsDefeat, Size::writers),
+        (Flaw::FenceIgnored, Size::writers),
+        (Flaw::SegmentDeletedAtOnce, Size::segments),
+        (Flaw::SegmentNotCovered, Size::segments),
+    ];
+    for (flaw, size) in flaws {
+        let checker = Protocol(flaw, size()).checker().finish_when(HasDiscoveries::AnyFailures);
         let checker = checker.threads(2).spawn_bfs().join();
-        let is_failure =
-            |name: &&'static str| checker.model().property(name).expectation == stateright::Expectation::Always;
-        let found: Vec<&str> = checker.discoveries().into_keys().filter(is_failure).collect();
+        let found: Vec<&str> = checker.discoveries().into_keys().filter(|name| is_always(&checker, name)).collect();
         println!("{flaw:?}: {found:?}");
         assert!(!found.is_empty(), "{flaw:?} breaks nothing");
     }

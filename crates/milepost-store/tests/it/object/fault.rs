@@ -35,11 +35,21 @@ pub struct Faulty {
     /// Every answer takes so long.
     delay_ms: AtomicU64,
     pub puts: AtomicUsize,
+    under_way: AtomicUsize,
+    /// Requests that were made while no other was under way, since there is a delay.
+    pub round_trips: AtomicUsize,
 }
 
 impl Faulty {
     pub fn new(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
-        Arc::new(Self { inner, faults: Mutex::default(), delay_ms: AtomicU64::new(0), puts: AtomicUsize::new(0) })
+        Arc::new(Self {
+            inner,
+            faults: Mutex::default(),
+            delay_ms: AtomicU64::new(0),
+            puts: AtomicUsize::new(0),
+            under_way: AtomicUsize::new(0),
+            round_trips: AtomicUsize::new(0),
+        })
     }
 
     /// What happens to the next conditional PUTs.
@@ -54,7 +64,11 @@ impl Faulty {
     async fn wait(&self) {
         let delay_ms = self.delay_ms.load(Ordering::SeqCst);
         if delay_ms > 0 {
+            if self.under_way.fetch_add(1, Ordering::SeqCst) == 0 {
+                self.round_trips.fetch_add(1, Ordering::SeqCst);
+            }
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+            self.under_way.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
