@@ -18,7 +18,7 @@ $body$;
 -- come before its first change, under the lock of its session's row; so nothing has to be undone.
 CREATE FUNCTION {s}.append_1(p_batches jsonb, p_bytes bytea[], p_now bigint)
 RETURNS TABLE (o_n int, o_code text, o_number bigint, o_word text)
-LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
 #variable_conflict use_column
 DECLARE
   b jsonb;
@@ -273,7 +273,8 @@ BEGIN
   ON CONFLICT (workspace, id) DO UPDATE SET touched = excluded.touched;
 END $body$;
 
-CREATE FUNCTION {s}.put_marks_1(p_workspace text, p_marks jsonb) RETURNS void LANGUAGE sql AS $body$
+CREATE FUNCTION {s}.put_marks_1(p_workspace text, p_marks jsonb) RETURNS void LANGUAGE plpgsql AS $body$
+BEGIN
   INSERT INTO {s}.marks (timeline, seq, checkpoint, time, trigger, label, clean, resumable, kept, messages, trashed)
   SELECT t.no, x.seq, x.checkpoint, x.time, x.trigger, x.label, x.clean, x.resumable, x.kept, x.messages, x.trashed
   FROM jsonb_to_recordset(p_marks) AS x (timeline text, seq bigint, checkpoint text, time bigint, trigger text,
@@ -281,11 +282,12 @@ CREATE FUNCTION {s}.put_marks_1(p_workspace text, p_marks jsonb) RETURNS void LA
   JOIN {s}.timelines t ON t.workspace = p_workspace AND t.id = x.timeline
   ON CONFLICT (timeline, seq) DO UPDATE SET checkpoint = excluded.checkpoint, time = excluded.time,
     trigger = excluded.trigger, label = excluded.label, clean = excluded.clean, resumable = excluded.resumable,
-    kept = excluded.kept, messages = excluded.messages, trashed = excluded.trashed
-$body$;
+    kept = excluded.kept, messages = excluded.messages, trashed = excluded.trashed;
+END $body$;
 
 CREATE FUNCTION {s}.put_row_1(p_no bigint, r jsonb, p_detail bytea, p_length bigint, p_until bigint)
-RETURNS void LANGUAGE sql AS $body$
+RETURNS void LANGUAGE plpgsql AS $body$
+BEGIN
   UPDATE {s}.sessions SET status = r ->> 'status', created = (r ->> 'created')::bigint,
     active = (r ->> 'active')::bigint, messages = (r ->> 'messages')::bigint,
     checkpoints = (r ->> 'checkpoints')::bigint, trashed = (r ->> 'trashed')::bigint,
@@ -293,8 +295,8 @@ RETURNS void LANGUAGE sql AS $body$
     agent = r ->> 'agent', feature = r ->> 'feature', task = r ->> 'task', stage = r ->> 'stage',
     tags = ARRAY(SELECT x FROM jsonb_array_elements_text(r -> 'tags') WITH ORDINALITY AS y (x, i) ORDER BY i),
     detail = p_detail, length = p_length, lease_until = greatest(lease_until, p_until)
-  WHERE no = p_no
-$body$;
+  WHERE no = p_no;
+END $body$;
 
 -- Removes everything of a timeline from an entry on.
 CREATE FUNCTION {s}.cut_1(p_line bigint, p_seq bigint) RETURNS void LANGUAGE sql AS $body$
@@ -308,7 +310,7 @@ $body$;
 CREATE FUNCTION {s}.lease_1(p_workspace text, p_session text, p_action text, p_owner text, p_holder text,
                             p_ttl bigint, p_epoch bigint, p_now bigint)
 RETURNS TABLE (o_code text, o_epoch bigint, o_owner text, o_holder text, o_until bigint)
-LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
 #variable_conflict use_column
 DECLARE
   v_no bigint;
@@ -353,7 +355,7 @@ END $body$;
 -- Removes a session with all its rows.
 CREATE FUNCTION {s}.remove_1(p_workspace text, p_session text, p_epoch bigint)
 RETURNS TABLE (o_code text, o_number bigint, o_word text)
-LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
 #variable_conflict use_column
 DECLARE
   v_no bigint;
@@ -389,7 +391,7 @@ END $body$;
 
 -- Puts a session's derived rows in place of those that are there. Texts are left to the caller.
 CREATE FUNCTION {s}.rebuild_1(p_workspace text, r jsonb, p_detail bytea, p_marks jsonb, p_now bigint)
-RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
 #variable_conflict use_column
 DECLARE
   v_no bigint;
@@ -417,7 +419,7 @@ BEGIN
 END $body$;
 
 CREATE FUNCTION {s}.put_blobs_1(p_workspace text, p_ids bytea[], p_bytes bytea[], p_now bigint)
-RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
 DECLARE
   v_now bigint := {s}.now_ms(p_now);
 BEGIN
@@ -430,7 +432,7 @@ END $body$;
 -- Writes a record if its version is still the expected one (none: if there is none). Says whether it did.
 CREATE FUNCTION {s}.put_record_1(p_workspace text, p_kind text, p_key text, p_version bigint, p_due bigint,
                                  p_value bytea, p_expected bigint)
-RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
 BEGIN
   PERFORM {s}.durable();
   IF p_expected IS NULL THEN
@@ -444,7 +446,7 @@ BEGIN
 END $body$;
 
 CREATE FUNCTION {s}.delete_record_1(p_workspace text, p_kind text, p_key text, p_expected bigint)
-RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
 BEGIN
   PERFORM {s}.durable();
   DELETE FROM {s}.records WHERE workspace = p_workspace AND kind = p_kind AND key = p_key AND version = p_expected;
