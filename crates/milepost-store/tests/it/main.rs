@@ -13,6 +13,7 @@ mod harness;
 mod keep;
 mod keys;
 mod kills;
+mod linear;
 mod migrate;
 mod model;
 mod postgres;
