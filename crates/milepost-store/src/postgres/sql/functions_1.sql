@@ -14,11 +14,13 @@ CREATE FUNCTION {s}.now_ms(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS
   SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 $body$;
 
+-- Plans are made once for a connection: a table that is small then may have grown since, so every plan goes by an index.
+
 -- Adds batches, each for itself: what is refused changes nothing and is answered with a code. All checks of a batch
 -- come before its first change, under the lock of its session's row; so nothing has to be undone.
 CREATE FUNCTION {s}.append_1(p_batches jsonb, p_bytes bytea[], p_now bigint)
 RETURNS TABLE (o_n int, o_code text, o_number bigint, o_word text)
-LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
+LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
 DECLARE
   b jsonb;
@@ -310,7 +312,7 @@ $body$;
 CREATE FUNCTION {s}.lease_1(p_workspace text, p_session text, p_action text, p_owner text, p_holder text,
                             p_ttl bigint, p_epoch bigint, p_now bigint)
 RETURNS TABLE (o_code text, o_epoch bigint, o_owner text, o_holder text, o_until bigint)
-LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
+LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
 DECLARE
   v_no bigint;
@@ -355,7 +357,7 @@ END $body$;
 -- Removes a session with all its rows.
 CREATE FUNCTION {s}.remove_1(p_workspace text, p_session text, p_epoch bigint)
 RETURNS TABLE (o_code text, o_number bigint, o_word text)
-LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
+LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
 DECLARE
   v_no bigint;
@@ -391,7 +393,7 @@ END $body$;
 
 -- Puts a session's derived rows in place of those that are there. Texts are left to the caller.
 CREATE FUNCTION {s}.rebuild_1(p_workspace text, r jsonb, p_detail bytea, p_marks jsonb, p_now bigint)
-RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
+RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
 DECLARE
   v_no bigint;
@@ -419,7 +421,7 @@ BEGIN
 END $body$;
 
 CREATE FUNCTION {s}.put_blobs_1(p_workspace text, p_ids bytea[], p_bytes bytea[], p_now bigint)
-RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
+RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 DECLARE
   v_now bigint := {s}.now_ms(p_now);
 BEGIN
@@ -432,7 +434,7 @@ END $body$;
 -- Writes a record if its version is still the expected one (none: if there is none). Says whether it did.
 CREATE FUNCTION {s}.put_record_1(p_workspace text, p_kind text, p_key text, p_version bigint, p_due bigint,
                                  p_value bytea, p_expected bigint)
-RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
+RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 BEGIN
   PERFORM {s}.durable();
   IF p_expected IS NULL THEN
@@ -446,7 +448,7 @@ BEGIN
 END $body$;
 
 CREATE FUNCTION {s}.delete_record_1(p_workspace text, p_kind text, p_key text, p_expected bigint)
-RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan AS $body$
+RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 BEGIN
   PERFORM {s}.durable();
   DELETE FROM {s}.records WHERE workspace = p_workspace AND kind = p_kind AND key = p_key AND version = p_expected;
