@@ -95,17 +95,21 @@ fn at_once(plan: &Plan, place: &Place, peer: &LanggraphPostgres, report: &mut Re
         let (theirs, all) = peer.save_at_once(Shape::Delta, database.url(), plan.load)?;
         database.settle()?;
         drop(database);
-        let database = place.server.database()?;
-        let ours = milepost::save_at_once(plan.load, SEED, database.url(), true, Hand::Whole)?;
-        database.settle()?;
+        let [ours, plain] = [true, false].map(|text_index| {
+            let database = place.server.database()?;
+            let run = milepost::save_at_once(plan.load, SEED, database.url(), text_index, Hand::Whole)?;
+            database.settle()?;
+            Ok::<_, Error>(run)
+        });
+        let (ours, plain) = (ours?, plain?);
         rates.push(ours.saves_per_s / theirs);
+        let (sessions, processes) = (plan.load.sessions, &all["processes"]);
         detail(format_args!(
-            "{} sessions at once: langgraph delta {theirs:.0} saves/s in {} processes; milepost {:.0}, wait {}",
-            plan.load.sessions,
-            all["processes"],
-            ours.saves_per_s,
-            summary(&ours.waits)
+            "{sessions} sessions at once: langgraph delta {theirs:.0} saves/s in {processes} processes"
         ));
+        for (what, run) in [("with the text index", &ours), ("without", &plain)] {
+            detail(format_args!("milepost {what}: {:.0} saves/s, wait {}", run.saves_per_s, summary(&run.waits)));
+        }
     }
     report.at_least("pg_many_saves_per_s", median(&rates), 5.0);
     Ok(())

@@ -76,7 +76,9 @@ BEGIN
     SELECT t.no, t.session, t.head, t.parent_seq INTO v_line, v_line_session, v_line_head, v_line_parent
     FROM {s}.timelines t WHERE t.workspace = v_workspace AND t.id = b ->> 'timeline';
     IF v_line IS NOT NULL THEN
-      SELECT coalesce(max(e.seq) + 1, v_line_parent + 1, 0) INTO v_length FROM {s}.entries e WHERE e.timeline = v_line;
+      -- Not max(): that may be planned to look at all of them.
+      v_length := coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = v_line ORDER BY e.seq DESC LIMIT 1) + 1,
+                           v_line_parent + 1, 0);
       IF v_length > v_expected AND b ? 'batch' THEN
         PERFORM 1 FROM {s}.entries e
         WHERE e.timeline = v_line AND e.seq = v_expected AND e.batch = decode(b ->> 'batch', 'hex');
@@ -105,7 +107,7 @@ BEGIN
         -- The lock keeps whoever would cut or remove the parent waiting until the branch is there to be seen.
         SELECT t.no, t.parent_seq INTO v_parent, v_parent_parent
         FROM {s}.timelines t WHERE t.workspace = v_workspace AND t.id = o ->> 'parent' FOR KEY SHARE;
-        SELECT max(e.seq) + 1 INTO v_end FROM {s}.entries e WHERE e.timeline = v_parent;
+        v_end := (SELECT e.seq + 1 FROM {s}.entries e WHERE e.timeline = v_parent ORDER BY e.seq DESC LIMIT 1);
         IF v_parent IS NULL OR v_end IS NULL OR v_begins > v_end OR v_begins <= coalesce(v_parent_parent + 1, 0) THEN
           RETURN QUERY SELECT v_n, 'no entry', NULL::bigint, NULL::text;
           CONTINUE;
@@ -195,15 +197,18 @@ BEGIN
       channel text, text text, body int, refs jsonb, batch text, chain text, mac text, sum bigint);
     v_length := v_expected + v_count;
 
+    -- What belongs to other timelines than the batch's own is looked up one by one: a join might be planned to go through
+    -- all timelines.
     IF b ? 'keyframes' THEN
       INSERT INTO {s}.keyframes (timeline, seq, pinned, body)
-      SELECT t.no, x.seq, x.pinned, p_bytes[v_base + x.body]
+      SELECT CASE WHEN x.timeline = b ->> 'timeline' THEN v_line ELSE
+               (SELECT t.no FROM {s}.timelines t WHERE t.workspace = v_workspace AND t.id = x.timeline) END,
+             x.seq, x.pinned, p_bytes[v_base + x.body]
       FROM jsonb_to_recordset(b -> 'keyframes') AS x (timeline text, seq bigint, pinned boolean, body int)
-      JOIN {s}.timelines t ON t.workspace = v_workspace AND t.id = x.timeline
       ON CONFLICT (timeline, seq) DO UPDATE SET pinned = excluded.pinned, body = excluded.body;
     END IF;
     IF b ? 'marks' THEN
-      PERFORM {s}.put_marks_1(v_workspace, b -> 'marks');
+      PERFORM {s}.put_marks_1(v_workspace, b -> 'marks', b ->> 'timeline', v_line);
     END IF;
     IF b ? 'rewrites' THEN
       INSERT INTO {s}.entries (timeline, seq, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum)
@@ -227,20 +232,22 @@ BEGIN
     END IF;
     IF b ? 'texts' THEN
       INSERT INTO {s}.texts (timeline, seq, part, words)
-      SELECT t.no, x.seq, x.part, x.words::tsvector
+      SELECT CASE WHEN x.timeline = b ->> 'timeline' THEN v_line ELSE
+               (SELECT t.no FROM {s}.timelines t WHERE t.workspace = v_workspace AND t.id = x.timeline) END,
+             x.seq, x.part, x.words::tsvector
       FROM jsonb_to_recordset(b -> 'texts') AS x (timeline text, seq bigint, part int, words text)
-      JOIN {s}.timelines t ON t.workspace = v_workspace AND t.id = x.timeline
       ON CONFLICT (timeline, seq, part) DO UPDATE SET words = excluded.words;
     END IF;
     IF b ? 'truncate' THEN
       PERFORM {s}.cut_1(t.no, x.seq)
       FROM jsonb_to_recordset(b -> 'truncate') AS x (timeline text, seq bigint)
       JOIN {s}.timelines t ON t.workspace = v_workspace AND t.id = x.timeline;
-      SELECT coalesce(max(e.seq) + 1, t.parent_seq + 1, 0) INTO v_length
-      FROM {s}.timelines t LEFT JOIN {s}.entries e ON e.timeline = t.no WHERE t.no = v_line GROUP BY t.parent_seq;
+      SELECT coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1,
+                      t.parent_seq + 1, 0) INTO v_length
+      FROM {s}.timelines t WHERE t.no = v_line;
     END IF;
     IF b ? 'marks_again' THEN
-      PERFORM {s}.put_marks_1(v_workspace, b -> 'marks_again');
+      PERFORM {s}.put_marks_1(v_workspace, b -> 'marks_again', b ->> 'timeline', v_line);
     END IF;
     IF b ? 'drop_marks' THEN
       DELETE FROM {s}.marks m
@@ -275,13 +282,16 @@ BEGIN
   ON CONFLICT (workspace, id) DO UPDATE SET touched = excluded.touched;
 END $body$;
 
-CREATE FUNCTION {s}.put_marks_1(p_workspace text, p_marks jsonb) RETURNS void LANGUAGE plpgsql AS $body$
+-- Mostly the marks are of a timeline whose number the caller knows.
+CREATE FUNCTION {s}.put_marks_1(p_workspace text, p_marks jsonb, p_known text, p_no bigint)
+RETURNS void LANGUAGE plpgsql AS $body$
 BEGIN
   INSERT INTO {s}.marks (timeline, seq, checkpoint, time, trigger, label, clean, resumable, kept, messages, trashed)
-  SELECT t.no, x.seq, x.checkpoint, x.time, x.trigger, x.label, x.clean, x.resumable, x.kept, x.messages, x.trashed
+  SELECT CASE WHEN x.timeline = p_known THEN p_no ELSE
+           (SELECT t.no FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.id = x.timeline) END,
+         x.seq, x.checkpoint, x.time, x.trigger, x.label, x.clean, x.resumable, x.kept, x.messages, x.trashed
   FROM jsonb_to_recordset(p_marks) AS x (timeline text, seq bigint, checkpoint text, time bigint, trigger text,
     label text, clean boolean, resumable boolean, kept boolean, messages bigint, trashed bigint)
-  JOIN {s}.timelines t ON t.workspace = p_workspace AND t.id = x.timeline
   ON CONFLICT (timeline, seq) DO UPDATE SET checkpoint = excluded.checkpoint, time = excluded.time,
     trigger = excluded.trigger, label = excluded.label, clean = excluded.clean, resumable = excluded.resumable,
     kept = excluded.kept, messages = excluded.messages, trashed = excluded.trashed;
@@ -414,8 +424,9 @@ BEGIN
   -- Whole states that are derived come again as they are needed.
   DELETE FROM {s}.keyframes k USING {s}.timelines t
   WHERE t.workspace = p_workspace AND t.session = v_id AND k.timeline = t.no AND NOT k.pinned;
-  PERFORM {s}.put_marks_1(p_workspace, p_marks);
-  SELECT coalesce((SELECT max(e.seq) + 1 FROM {s}.entries e WHERE e.timeline = t.no), t.parent_seq + 1, 0) INTO v_length
+  PERFORM {s}.put_marks_1(p_workspace, p_marks, NULL, NULL);
+  SELECT coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1,
+                  t.parent_seq + 1, 0) INTO v_length
   FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.session = v_id AND t.head = 'main';
   PERFORM {s}.put_row_1(v_no, r, p_detail, coalesce(v_length, 0), 0);
 END $body$;
