@@ -15,6 +15,7 @@ pub mod machine;
 pub mod milepost;
 pub mod peers;
 pub mod plain_sqlite;
+pub mod postgres;
 pub mod report;
 pub mod saver;
 pub mod stats;

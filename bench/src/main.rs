@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use milepost_bench::bare::BareAppender;
+use milepost_bench::groups::backends;
 use milepost_bench::groups::store::{self, Place, Plan};
-use milepost_bench::milepost::{Hand, Milepost};
+use milepost_bench::milepost::{Hand, Milepost, url_in};
 use milepost_bench::peers::{LanggraphSqlite, Shape};
 use milepost_bench::plain_sqlite::PlainSqlite;
+use milepost_bench::postgres::Server;
 use milepost_bench::report::detail;
 use milepost_bench::saver::{Load, save_at_once, save_in_turn};
 use milepost_bench::stats::{Samples, summary};
@@ -24,15 +26,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "usage: milepost-bench COMMAND [--OPTION VALUE]…
   store --python PATH [--dir DIR] [--quick]       the figures of the group `store`
+  backends --python PATH [--dir DIR] [--quick]    the figures of the group `backends`, on the server that
+                                                  MILEPOST_TEST_POSTGRES names
 parts of groups, for a closer look or a profiler:
   workload --out FILE [--steps N] [--session N]   write workload L as JSON lines
   bare [--dir DIR] [--appends N]                  4 KiB append + fdatasync
-  save [--dir DIR] [--steps N] [--hand delta] [--text no] [--keep]
+  save [--dir DIR] [--url URL] [--steps N] [--hand delta] [--text no] [--keep]
                                                   workload L through Milepost; --keep leaves the store in DIR
   pictures --dir DIR [--count N]                  leave a store of messages with 64 KiB each in DIR
   verify --dir DIR [--times N]                    verify a store that was left in DIR
   load --dir DIR [--times N]                      load the sessions of a store that was left in DIR
-  many [--dir DIR] [--sessions N] [--text no]     many sessions saving at once through Milepost
+  many [--dir DIR] [--url URL] [--sessions N] [--text no]
+                                                  many sessions saving at once through Milepost
   plain-sqlite [--dir DIR] [--sessions N] [--text no]
                                                   SQLite with a connection per session
   peers --python PATH [--dir DIR] [--runs N]      LangGraph's SqliteSaver on workload L
@@ -55,6 +60,7 @@ fn run() -> Result<ExitCode> {
     let options = Options::parse(args)?;
     match command.as_str() {
         "store" => return store_group(&options),
+        "backends" => return backends_group(&options),
         "workload" => write_workload(&options)?,
         "bare" => bare(&options)?,
         "save" => save(&options)?,
@@ -72,11 +78,23 @@ fn run() -> Result<ExitCode> {
 fn store_group(options: &Options) -> Result<ExitCode> {
     let python = options.path("python").ok_or("store needs --python PATH")?;
     let plan = if options.flag("quick") { Plan::quick() } else { Plan::full() };
-    let short = store::run(&plan, &Place::new(options.dir(), python))?;
+    Ok(verdict("store", store::run(&plan, &Place::new(options.dir(), python))?))
+}
+
+fn backends_group(options: &Options) -> Result<ExitCode> {
+    let python = options.path("python").ok_or("backends needs --python PATH")?;
+    let server = std::env::var("MILEPOST_TEST_POSTGRES");
+    let server = server.map_err(|_| "MILEPOST_TEST_POSTGRES names no server; run scripts/bench, which starts one")?;
+    let plan = if options.flag("quick") { backends::Plan::quick() } else { backends::Plan::full() };
+    let place = backends::Place { dir: options.dir(), python, server: Server::new(&server)? };
+    Ok(verdict("backends", backends::run(&plan, &place)?))
+}
+
+fn verdict(group: &str, short: usize) -> ExitCode {
     if short > 0 {
-        eprintln!("milepost-bench: {short} figure(s) of `store` fell short");
+        eprintln!("milepost-bench: {short} figure(s) of `{group}` fell short");
     }
-    Ok(ExitCode::from(u8::from(short > 0)))
+    ExitCode::from(u8::from(short > 0))
 }
 
 fn write_workload(options: &Options) -> Result<()> {
@@ -106,7 +124,8 @@ fn save(options: &Options) -> Result<()> {
     let dir = if options.flag("keep") { options.dir() } else { scratch.path().to_owned() };
     let hand = if options.get("hand") == Some("delta") { Hand::Delta } else { Hand::Whole };
     let workload = Workload::new(SEED, 0);
-    let mut milepost = Milepost::create(&dir, &workload, options.get("text") != Some("no"), hand)?;
+    let url = options.get("url").map_or_else(|| url_in(&dir), str::to_owned);
+    let mut milepost = Milepost::create_at(&url, &workload, options.get("text") != Some("no"), hand)?;
     let run = save_in_turn(&mut milepost, workload, options.number("steps", STEPS_L)?, None)?;
     let index = milepost.index_texts()?;
     detail(format_args!("the text index was caught up in {:.3} s", index.as_secs_f64()));
@@ -151,7 +170,8 @@ fn many(options: &Options) -> Result<()> {
     let dir = options.scratch()?;
     let load = Load { sessions: options.number("sessions", 64)?, ..Load::default() };
     let text_index = options.get("text") != Some("no");
-    let run = milepost_bench::milepost::save_at_once(load, SEED, dir.path(), text_index, Hand::Whole)?;
+    let url = options.get("url").map_or_else(|| url_in(dir.path()), str::to_owned);
+    let run = milepost_bench::milepost::save_at_once(load, SEED, &url, text_index, Hand::Whole)?;
     detail(format_args!("{} sessions at once: {:.0} durable saves/s", load.sessions, run.saves_per_s));
     describe("waits", &run.waits);
     Ok(())

@@ -39,11 +39,21 @@ impl Hand {
     }
 }
 
+/// The URL of the store in a directory.
+pub fn url_in(dir: &Path) -> String {
+    format!("sqlite:{}", dir.join(FILE).display())
+}
+
 /// Opens the store in a directory, or makes it.
 pub async fn open(dir: &Path, text_index: bool) -> Result<Store> {
+    open_at(&url_in(dir), text_index).await
+}
+
+/// Opens the store at a URL, or makes it.
+pub async fn open_at(url: &str, text_index: bool) -> Result<Store> {
     let mut options = Options::default();
     options.text_index = text_index;
-    Ok(Store::open(&format!("sqlite:{}", dir.join(FILE).display()), options).await?)
+    Ok(Store::open(url, options).await?)
 }
 
 /// Who the benchmarks are, to the store.
@@ -129,8 +139,13 @@ pub struct Milepost {
 impl Milepost {
     /// A new store in `dir` with a session that begins as `workload` does.
     pub fn create(dir: &Path, workload: &Workload, text_index: bool, hand: Hand) -> Result<Self> {
+        Self::create_at(&url_in(dir), workload, text_index, hand)
+    }
+
+    /// A new store at `url` with a session that begins as `workload` does.
+    pub fn create_at(url: &str, workload: &Workload, text_index: bool, hand: Hand) -> Result<Self> {
         let (store, session) = block_on(async {
-            let store = open(dir, text_index).await?;
+            let store = open_at(url, text_index).await?;
             let session = Session::begin(&store, workload, hand).await?;
             Ok::<_, Error>((store, session))
         })?;
@@ -172,11 +187,11 @@ impl Saver for Milepost {
     }
 }
 
-/// Runs a load on a new store in `dir`, as a server would: a task for each session, a thread for each core.
-pub fn save_at_once(load: Load, seed: u64, dir: &Path, text_index: bool, hand: Hand) -> Result<Throughput> {
+/// Runs a load on a new store at `url`, as a server would: a task for each session, a thread for each core.
+pub fn save_at_once(load: Load, seed: u64, url: &str, text_index: bool, hand: Hand) -> Result<Throughput> {
     let runtime = Builder::new_multi_thread().build()?;
     runtime.block_on(async {
-        let store = open(dir, text_index).await?;
+        let store = open_at(url, text_index).await?;
         let barrier = Arc::new(Barrier::new(load.sessions));
         let mut tasks = Vec::new();
         for number in 0..load.sessions as u64 {

@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::Result;
+use crate::saver::Load;
 
 /// How LangGraph's saver is made to store messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,24 +53,65 @@ impl LanggraphSqlite {
 
     /// Run once, in a new database below `dir`.
     pub fn run(&self, shape: Shape, dir: &Path) -> Result<PeerRun> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/langgraph_sqlite.py");
-        let output = Command::new(&self.python)
-            .arg(&script)
-            .args(["--shape", shape.name(), "--workload"])
-            .arg(&self.workload)
-            .arg("--dir")
-            .arg(dir)
-            .output()
-            .map_err(|e| {
-                format!("cannot start {}: {e}; run scripts/bench, which installs it", self.python.display())
-            })?;
-        if !output.status.success() {
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("{} ended with {}: {stderr}", script.display(), output.status).into());
-        }
-        let all: Value = serde_json::from_slice(&output.stdout)?;
-        let total_s = all["total_s"].as_f64().ok_or("the peer printed no total_s")?;
+        let mut command = command(&self.python, "langgraph_sqlite.py", shape, &self.workload);
+        let all = answer(command.arg("--dir").arg(dir))?;
         let disk_bytes = all["disk_bytes"].as_u64().ok_or("the peer printed no disk_bytes")?;
-        Ok(PeerRun { total_s, disk_bytes, all })
+        Ok(PeerRun { total_s: number(&all, "total_s")?, disk_bytes, all })
     }
+}
+
+/// LangGraph's `PostgresSaver`, in a Python that has it installed.
+#[derive(Debug, Clone)]
+pub struct LanggraphPostgres {
+    python: PathBuf,
+    workload: PathBuf,
+}
+
+impl LanggraphPostgres {
+    /// A peer that runs in `python` on the workload file `workload`.
+    pub fn new(python: &Path, workload: &Path) -> Self {
+        Self { python: python.to_owned(), workload: workload.to_owned() }
+    }
+
+    /// One session saves the whole workload into the empty database at `url`: seconds of all saves and the close, and
+    /// everything that the peer printed.
+    pub fn save(&self, shape: Shape, url: &str) -> Result<(f64, Value)> {
+        let mut command = command(&self.python, "langgraph_postgres.py", shape, &self.workload);
+        let all = answer(command.args(["--url", url]))?;
+        Ok((number(&all, "total_s")? + number(&all, "close_s")?, all))
+    }
+
+    /// Many sessions save at once, each with a connection of its own, into the empty database at `url`: saves a second,
+    /// and everything that the peer printed.
+    pub fn save_at_once(&self, shape: Shape, url: &str, load: Load) -> Result<(f64, Value)> {
+        let mut command = command(&self.python, "langgraph_postgres.py", shape, &self.workload);
+        command.args(["--url", url, "--sessions", &load.sessions.to_string()]);
+        command.args(["--warm-up-s", &load.warm_up.as_secs_f64().to_string()]);
+        command.args(["--measured-s", &load.measured.as_secs_f64().to_string()]);
+        let all = answer(&mut command)?;
+        Ok((number(&all, "saves_per_s")?, all))
+    }
+}
+
+fn command(python: &Path, script: &str, shape: Shape, workload: &Path) -> Command {
+    let mut command = Command::new(python);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(script));
+    command.args(["--shape", shape.name(), "--workload"]).arg(workload);
+    command
+}
+
+/// Runs a peer to its end; what it printed.
+fn answer(command: &mut Command) -> Result<Value> {
+    let output = command
+        .output()
+        .map_err(|e| format!("cannot start {:?}: {e}; run scripts/bench, which installs it", command.get_program()))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{command:?} ended with {}: {stderr}", output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn number(all: &Value, name: &str) -> Result<f64> {
+    Ok(all[name].as_f64().ok_or_else(|| format!("the peer printed no {name}"))?)
 }

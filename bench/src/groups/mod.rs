@@ -1,3 +1,4 @@
 //! The groups of figures that `scripts/bench` runs, each a module that prints its figures as they come.
 
+pub mod backends;
 pub mod store;

@@ -39,7 +39,7 @@ fn plain(plan: &Plan, place: &Place, text_index: bool) -> Result<Throughput> {
 
 fn milepost(plan: &Plan, place: &Place, text_index: bool, hand: Hand) -> Result<Throughput> {
     let dir = place.scratch()?;
-    milepost::save_at_once(plan.load, SEED, dir.path(), text_index, hand)
+    milepost::save_at_once(plan.load, SEED, &milepost::url_in(dir.path()), text_index, hand)
 }
 
 fn describe(plan: &Plan, who: &str, run: &Throughput) {

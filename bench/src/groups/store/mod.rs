@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use long::load_once;
+pub(crate) use verify::save_chunks;
 pub use verify::save_pictures;
 
 use crate::Result;

@@ -89,7 +89,7 @@ pub async fn save_pictures(count: usize, dir: &Path) -> Result<()> {
 }
 
 /// Events that each name a chunk of a file.
-async fn save_chunks(count: usize, dir: &Path) -> Result<()> {
+pub(crate) async fn save_chunks(count: usize, dir: &Path) -> Result<()> {
     let mut rng = Rng::new(SEED);
     let store = open(dir, true).await?;
     let writer = store.create(NewSession::default(), &claim()).await?;

@@ -33,6 +33,8 @@ pub enum What {
     Lives(Vec<Life>),
     /// See `processes.rs`.
     Contend(crate::processes::Contend),
+    /// See `linear.rs`.
+    TakePart(crate::linear::Part),
 }
 
 /// One process of [`What::Lives`].
@@ -68,6 +70,7 @@ fn run() {
         What::Work(plan) => runtime().block_on(work::run(&job, &plan)),
         What::Lives(lives) => lives.iter().for_each(live),
         What::Contend(part) => runtime().block_on(crate::processes::contend(&job, &part)),
+        What::TakePart(part) => runtime().block_on(crate::linear::take_part(&job, &part)),
     }
     say("done");
 }

@@ -14,6 +14,7 @@ mod hybrid;
 mod keep;
 mod keys;
 mod kills;
+mod linear;
 mod migrate;
 mod model;
 mod object;

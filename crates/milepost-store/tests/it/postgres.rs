@@ -3,6 +3,8 @@
 
 mod bad_days;
 mod cluster;
+mod faults;
+mod proxy;
 mod store;
 
 use std::sync::Arc;
@@ -139,4 +141,14 @@ async fn rules_hold_behind_a_pooler_in_transaction_mode() {
         (rule.check)(&place).await.unwrap_or_else(|failure| panic!("{}: {failure}", rule.name));
         place.drop_schema().await;
     }
+}
+
+#[test]
+fn three_processes_on_one_server_are_linearizable() {
+    if server().is_none() {
+        return;
+    }
+    let place = Scheme::new("linear");
+    crate::linear::three_processes(&place.url());
+    crate::child::runtime().block_on(place.drop_schema());
 }

@@ -14,11 +14,13 @@ CREATE FUNCTION {s}.now_ms(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS
   SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 $body$;
 
+-- Plans are made once for a connection: a table that is small then may have grown since, so every plan goes by an index.
+
 -- Adds batches, each for itself: what is refused changes nothing and is answered with a code. All checks of a batch
 -- come before its first change, under the lock of its session's row; so nothing has to be undone.
 CREATE FUNCTION {s}.append_1(p_batches jsonb, p_bytes bytea[], p_now bigint)
 RETURNS TABLE (o_n int, o_code text, o_number bigint, o_word text)
-LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
 DECLARE
   b jsonb;
@@ -74,7 +76,9 @@ BEGIN
     SELECT t.no, t.session, t.head, t.parent_seq INTO v_line, v_line_session, v_line_head, v_line_parent
     FROM {s}.timelines t WHERE t.workspace = v_workspace AND t.id = b ->> 'timeline';
     IF v_line IS NOT NULL THEN
-      SELECT coalesce(max(e.seq) + 1, v_line_parent + 1, 0) INTO v_length FROM {s}.entries e WHERE e.timeline = v_line;
+      -- Not max(): that may be planned to look at all of them.
+      v_length := coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = v_line ORDER BY e.seq DESC LIMIT 1) + 1,
+                           v_line_parent + 1, 0);
       IF v_length > v_expected AND b ? 'batch' THEN
         PERFORM 1 FROM {s}.entries e
         WHERE e.timeline = v_line AND e.seq = v_expected AND e.batch = decode(b ->> 'batch', 'hex');
@@ -103,7 +107,7 @@ BEGIN
         -- The lock keeps whoever would cut or remove the parent waiting until the branch is there to be seen.
         SELECT t.no, t.parent_seq INTO v_parent, v_parent_parent
         FROM {s}.timelines t WHERE t.workspace = v_workspace AND t.id = o ->> 'parent' FOR KEY SHARE;
-        SELECT max(e.seq) + 1 INTO v_end FROM {s}.entries e WHERE e.timeline = v_parent;
+        v_end := (SELECT e.seq + 1 FROM {s}.entries e WHERE e.timeline = v_parent ORDER BY e.seq DESC LIMIT 1);
         IF v_parent IS NULL OR v_end IS NULL OR v_begins > v_end OR v_begins <= coalesce(v_parent_parent + 1, 0) THEN
           RETURN QUERY SELECT v_n, 'no entry', NULL::bigint, NULL::text;
           CONTINUE;
@@ -193,15 +197,18 @@ BEGIN
       channel text, text text, body int, refs jsonb, batch text, chain text, mac text, sum bigint);
     v_length := v_expected + v_count;
 
+    -- What belongs to other timelines than the batch's own is looked up one by one: a join might be planned to go through
+    -- all timelines.
     IF b ? 'keyframes' THEN
       INSERT INTO {s}.keyframes (timeline, seq, pinned, body)
-      SELECT t.no, x.seq, x.pinned, p_bytes[v_base + x.body]
+      SELECT CASE WHEN x.timeline = b ->> 'timeline' THEN v_line ELSE
+               (SELECT t.no FROM {s}.timelines t WHERE t.workspace = v_workspace AND t.id = x.timeline) END,
+             x.seq, x.pinned, p_bytes[v_base + x.body]
       FROM jsonb_to_recordset(b -> 'keyframes') AS x (timeline text, seq bigint, pinned boolean, body int)
-      JOIN {s}.timelines t ON t.workspace = v_workspace AND t.id = x.timeline
       ON CONFLICT (timeline, seq) DO UPDATE SET pinned = excluded.pinned, body = excluded.body;
     END IF;
     IF b ? 'marks' THEN
-      PERFORM {s}.put_marks_1(v_workspace, b -> 'marks');
+      PERFORM {s}.put_marks_1(v_workspace, b -> 'marks', b ->> 'timeline', v_line);
     END IF;
     IF b ? 'rewrites' THEN
       INSERT INTO {s}.entries (timeline, seq, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum)
@@ -225,20 +232,22 @@ BEGIN
     END IF;
     IF b ? 'texts' THEN
       INSERT INTO {s}.texts (timeline, seq, part, words)
-      SELECT t.no, x.seq, x.part, x.words::tsvector
+      SELECT CASE WHEN x.timeline = b ->> 'timeline' THEN v_line ELSE
+               (SELECT t.no FROM {s}.timelines t WHERE t.workspace = v_workspace AND t.id = x.timeline) END,
+             x.seq, x.part, x.words::tsvector
       FROM jsonb_to_recordset(b -> 'texts') AS x (timeline text, seq bigint, part int, words text)
-      JOIN {s}.timelines t ON t.workspace = v_workspace AND t.id = x.timeline
       ON CONFLICT (timeline, seq, part) DO UPDATE SET words = excluded.words;
     END IF;
     IF b ? 'truncate' THEN
       PERFORM {s}.cut_1(t.no, x.seq)
       FROM jsonb_to_recordset(b -> 'truncate') AS x (timeline text, seq bigint)
       JOIN {s}.timelines t ON t.workspace = v_workspace AND t.id = x.timeline;
-      SELECT coalesce(max(e.seq) + 1, t.parent_seq + 1, 0) INTO v_length
-      FROM {s}.timelines t LEFT JOIN {s}.entries e ON e.timeline = t.no WHERE t.no = v_line GROUP BY t.parent_seq;
+      SELECT coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1,
+                      t.parent_seq + 1, 0) INTO v_length
+      FROM {s}.timelines t WHERE t.no = v_line;
     END IF;
     IF b ? 'marks_again' THEN
-      PERFORM {s}.put_marks_1(v_workspace, b -> 'marks_again');
+      PERFORM {s}.put_marks_1(v_workspace, b -> 'marks_again', b ->> 'timeline', v_line);
     END IF;
     IF b ? 'drop_marks' THEN
       DELETE FROM {s}.marks m
@@ -273,19 +282,24 @@ BEGIN
   ON CONFLICT (workspace, id) DO UPDATE SET touched = excluded.touched;
 END $body$;
 
-CREATE FUNCTION {s}.put_marks_1(p_workspace text, p_marks jsonb) RETURNS void LANGUAGE sql AS $body$
+-- Mostly the marks are of a timeline whose number the caller knows.
+CREATE FUNCTION {s}.put_marks_1(p_workspace text, p_marks jsonb, p_known text, p_no bigint)
+RETURNS void LANGUAGE plpgsql AS $body$
+BEGIN
   INSERT INTO {s}.marks (timeline, seq, checkpoint, time, trigger, label, clean, resumable, kept, messages, trashed)
-  SELECT t.no, x.seq, x.checkpoint, x.time, x.trigger, x.label, x.clean, x.resumable, x.kept, x.messages, x.trashed
+  SELECT CASE WHEN x.timeline = p_known THEN p_no ELSE
+           (SELECT t.no FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.id = x.timeline) END,
+         x.seq, x.checkpoint, x.time, x.trigger, x.label, x.clean, x.resumable, x.kept, x.messages, x.trashed
   FROM jsonb_to_recordset(p_marks) AS x (timeline text, seq bigint, checkpoint text, time bigint, trigger text,
     label text, clean boolean, resumable boolean, kept boolean, messages bigint, trashed bigint)
-  JOIN {s}.timelines t ON t.workspace = p_workspace AND t.id = x.timeline
   ON CONFLICT (timeline, seq) DO UPDATE SET checkpoint = excluded.checkpoint, time = excluded.time,
     trigger = excluded.trigger, label = excluded.label, clean = excluded.clean, resumable = excluded.resumable,
-    kept = excluded.kept, messages = excluded.messages, trashed = excluded.trashed
-$body$;
+    kept = excluded.kept, messages = excluded.messages, trashed = excluded.trashed;
+END $body$;
 
 CREATE FUNCTION {s}.put_row_1(p_no bigint, r jsonb, p_detail bytea, p_length bigint, p_until bigint)
-RETURNS void LANGUAGE sql AS $body$
+RETURNS void LANGUAGE plpgsql AS $body$
+BEGIN
   UPDATE {s}.sessions SET status = r ->> 'status', created = (r ->> 'created')::bigint,
     active = (r ->> 'active')::bigint, messages = (r ->> 'messages')::bigint,
     checkpoints = (r ->> 'checkpoints')::bigint, trashed = (r ->> 'trashed')::bigint,
@@ -293,8 +307,8 @@ RETURNS void LANGUAGE sql AS $body$
     agent = r ->> 'agent', feature = r ->> 'feature', task = r ->> 'task', stage = r ->> 'stage',
     tags = ARRAY(SELECT x FROM jsonb_array_elements_text(r -> 'tags') WITH ORDINALITY AS y (x, i) ORDER BY i),
     detail = p_detail, length = p_length, lease_until = greatest(lease_until, p_until)
-  WHERE no = p_no
-$body$;
+  WHERE no = p_no;
+END $body$;
 
 -- Removes everything of a timeline from an entry on.
 CREATE FUNCTION {s}.cut_1(p_line bigint, p_seq bigint) RETURNS void LANGUAGE sql AS $body$
@@ -308,7 +322,7 @@ $body$;
 CREATE FUNCTION {s}.lease_1(p_workspace text, p_session text, p_action text, p_owner text, p_holder text,
                             p_ttl bigint, p_epoch bigint, p_now bigint)
 RETURNS TABLE (o_code text, o_epoch bigint, o_owner text, o_holder text, o_until bigint)
-LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
 DECLARE
   v_no bigint;
@@ -353,7 +367,7 @@ END $body$;
 -- Removes a session with all its rows.
 CREATE FUNCTION {s}.remove_1(p_workspace text, p_session text, p_epoch bigint)
 RETURNS TABLE (o_code text, o_number bigint, o_word text)
-LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
 DECLARE
   v_no bigint;
@@ -389,7 +403,7 @@ END $body$;
 
 -- Puts a session's derived rows in place of those that are there. Texts are left to the caller.
 CREATE FUNCTION {s}.rebuild_1(p_workspace text, r jsonb, p_detail bytea, p_marks jsonb, p_now bigint)
-RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
 DECLARE
   v_no bigint;
@@ -410,14 +424,15 @@ BEGIN
   -- Whole states that are derived come again as they are needed.
   DELETE FROM {s}.keyframes k USING {s}.timelines t
   WHERE t.workspace = p_workspace AND t.session = v_id AND k.timeline = t.no AND NOT k.pinned;
-  PERFORM {s}.put_marks_1(p_workspace, p_marks);
-  SELECT coalesce((SELECT max(e.seq) + 1 FROM {s}.entries e WHERE e.timeline = t.no), t.parent_seq + 1, 0) INTO v_length
+  PERFORM {s}.put_marks_1(p_workspace, p_marks, NULL, NULL);
+  SELECT coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1,
+                  t.parent_seq + 1, 0) INTO v_length
   FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.session = v_id AND t.head = 'main';
   PERFORM {s}.put_row_1(v_no, r, p_detail, coalesce(v_length, 0), 0);
 END $body$;
 
 CREATE FUNCTION {s}.put_blobs_1(p_workspace text, p_ids bytea[], p_bytes bytea[], p_now bigint)
-RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 DECLARE
   v_now bigint := {s}.now_ms(p_now);
 BEGIN
@@ -430,7 +445,7 @@ END $body$;
 -- Writes a record if its version is still the expected one (none: if there is none). Says whether it did.
 CREATE FUNCTION {s}.put_record_1(p_workspace text, p_kind text, p_key text, p_version bigint, p_due bigint,
                                  p_value bytea, p_expected bigint)
-RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 BEGIN
   PERFORM {s}.durable();
   IF p_expected IS NULL THEN
@@ -444,7 +459,7 @@ BEGIN
 END $body$;
 
 CREATE FUNCTION {s}.delete_record_1(p_workspace text, p_kind text, p_key text, p_expected bigint)
-RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' AS $body$
+RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 BEGIN
   PERFORM {s}.durable();
   DELETE FROM {s}.records WHERE workspace = p_workspace AND kind = p_kind AND key = p_key AND version = p_expected;
