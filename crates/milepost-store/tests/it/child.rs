@@ -33,6 +33,8 @@ pub enum What {
     Lives(Vec<Life>),
     /// See `processes.rs`.
     Contend(crate::processes::Contend),
+    /// See `nodes.rs`.
+    Node(crate::nodes::Node),
 }
 
 /// One process of [`What::Lives`].
@@ -67,6 +69,7 @@ fn run() {
     match job.what.clone() {
         What::Work(plan) => runtime().block_on(work::run(&job, &plan)),
         What::Lives(lives) => lives.iter().for_each(live),
+        What::Node(node) => runtime().block_on(crate::nodes::work(&job, &node)),
         What::Contend(part) => runtime().block_on(crate::processes::contend(&job, &part)),
     }
     say("done");

@@ -15,6 +15,7 @@ mod keys;
 mod kills;
 mod migrate;
 mod model;
+mod nodes;
 mod object;
 mod object_model;
 mod postgres;

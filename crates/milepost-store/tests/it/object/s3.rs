@@ -1,6 +1,9 @@
 //! The same rules on a real S3 server. `MILEPOST_TEST_S3` names its bucket (`scripts/with-s3` starts one and sets it);
 //! without it there is nothing to test here, unless `MILEPOST_TEST_ALL` says that nothing may be passed over.
 
+mod attack;
+mod proxy;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
