@@ -114,7 +114,7 @@ impl Shared {
         let keys: Vec<String> = listed.iter().map(|touch| format!("{folder}/{}", touch.name)).collect();
         let found = self.bucket.get_all(&keys).await?;
         for ((key, touch), bytes) in keys.iter().zip(&listed).zip(found) {
-            let time = touch.name.split('-').next().and_then(|ms| ms.parse().ok()).map_or(Timestamp(0), Timestamp);
+            let time = touch_time(touch);
             let ids: Vec<BlobId> = bytes.map(|bytes| format::decode(key, &bytes)).transpose()?.unwrap_or_default();
             ids.into_iter().for_each(|id| note(id, time));
         }
@@ -141,6 +141,15 @@ impl Shared {
         Ok(blobs.filter(is_idle).map(|(id, _)| id).collect())
     }
 
+    /// Touches from before a time that blobs are collected up to say nothing any more: a blob without one is older still.
+    async fn drop_touches(&self, workspace: &WorkspaceId, before: Timestamp) -> Result<()> {
+        let folder = names::touches(workspace);
+        let is_old = |touch: &&Listed| touch_time(touch) < before && self.is_long_ago(touch_time(touch));
+        let listed = self.bucket.list(&folder, None).await?;
+        let keys: Vec<String> = listed.iter().filter(is_old).map(|touch| format!("{folder}/{}", touch.name)).collect();
+        self.bucket.delete_all(&keys).await
+    }
+
     pub async fn drop_blobs(&self, workspace: &WorkspaceId, ids: Vec<BlobId>, before: Timestamp) -> Result<u64> {
         let begun = self.source.now();
         let mut doomed = BTreeSet::new();
@@ -160,8 +169,13 @@ impl Shared {
         }
         let marks: Vec<String> = doomed.iter().map(|id| names::doomed(workspace, id)).collect();
         self.bucket.delete_all(&marks).await?;
+        self.drop_touches(workspace, before).await?;
         Ok(dropped)
     }
+}
+
+fn touch_time(touch: &Listed) -> Timestamp {
+    touch.name.split('-').next().and_then(|ms| ms.parse().ok()).map_or(Timestamp(0), Timestamp)
 }
 
 fn time(touched: &BTreeMap<BlobId, Timestamp>, id: BlobId, blob: &Listed) -> Timestamp {

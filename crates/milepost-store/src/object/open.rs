@@ -72,9 +72,9 @@ mod patience {
     pub const ANSWER: &str = "20 seconds";
     /// From the first try on, no try begins later.
     const GIVE_UP_AFTER: Duration = Duration::from_secs(40);
-    const MAX_RETRIES: usize = 8;
+    const MAX_RETRIES: usize = 30;
     /// Pauses between tries are drawn at random, from the first up to three times the one before.
-    const FIRST_PAUSE: Duration = Duration::from_millis(50);
+    const FIRST_PAUSE: Duration = Duration::from_millis(100);
     const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
     pub fn retry() -> RetryConfig {

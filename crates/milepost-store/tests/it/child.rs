@@ -35,6 +35,8 @@ pub enum What {
     Contend(crate::processes::Contend),
     /// See `linear.rs`.
     TakePart(crate::linear::Part),
+    /// See `nodes.rs`.
+    Node(crate::nodes::Node),
 }
 
 /// One process of [`What::Lives`].
@@ -69,6 +71,7 @@ fn run() {
     match job.what.clone() {
         What::Work(plan) => runtime().block_on(work::run(&job, &plan)),
         What::Lives(lives) => lives.iter().for_each(live),
+        What::Node(node) => runtime().block_on(crate::nodes::work(&job, &node)),
         What::Contend(part) => runtime().block_on(crate::processes::contend(&job, &part)),
         What::TakePart(part) => runtime().block_on(crate::linear::take_part(&job, &part)),
     }

@@ -17,6 +17,7 @@ mod kills;
 mod linear;
 mod migrate;
 mod model;
+mod nodes;
 mod object;
 mod object_model;
 mod postgres;

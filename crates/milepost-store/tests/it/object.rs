@@ -1,6 +1,7 @@
 //! The object store: what it costs in requests, and what it does when the bucket misbehaves or a process sleeps.
 
 mod fault;
+mod golden;
 pub mod s3;
 
 use std::sync::Arc;
@@ -383,6 +384,50 @@ async fn what_was_removed_is_gone_from_the_bucket_after_the_delay() {
     assert!(!cloud.holds(b"a secret that must go").await, "{:#?}", cloud.keys().await);
     assert!(!cloud.keys().await.iter().any(|key| key.contains(&id.to_string())), "{:#?}", cloud.keys().await);
     assert_eq!(texts(&cloud.open().await.store, kept.id()).await, ["this stays"]);
+}
+
+#[tokio::test]
+async fn old_touches_go_when_blobs_are_collected() {
+    let cloud = Cloud::new();
+    let process = cloud.open().await;
+    let writer = create(&process.store).await;
+    for _ in 0..5 {
+        writer.put_blob(b"put again and again").await.unwrap();
+    }
+    let touches = |keys: Vec<String>| keys.iter().filter(|key| key.contains("/touch/")).count();
+    assert_eq!(touches(cloud.keys().await), 5);
+    cloud.clock.advance_ms(2 * 3_600_000);
+    writer.put_blob(b"put again and again").await.unwrap();
+    process.store.collect(&claim(), false).await.unwrap();
+    assert_eq!(touches(cloud.keys().await), 1, "only what is young is left");
+    cloud.clock.advance_ms(2 * 3_600_000);
+    process.store.collect(&claim(), false).await.unwrap();
+    assert_eq!(touches(cloud.keys().await), 0);
+}
+
+/// Erased bytes leave the bucket without anyone calling `compact`.
+#[tokio::test]
+async fn what_was_erased_goes_by_itself() {
+    let cloud = Cloud::new();
+    let process = cloud.open().await;
+    let writer = create(&process.store).await;
+    let gone = create(&process.store).await;
+    say(&gone, "a secret that must go").await;
+    for number in 0..9 {
+        say(&gone, &format!("message {number}")).await;
+    }
+    let id = gone.id();
+    gone.release().await.unwrap();
+    process.store.delete(id, Default::default(), &claim(), false).await.unwrap();
+    process.backend.settle().await;
+    assert!(cloud.holds(b"a secret that must go").await);
+    cloud.clock.advance_ms(601_000);
+    for number in 0..8 {
+        say(&writer, &format!("others go on, {number}")).await;
+        process.backend.settle().await;
+    }
+    // The first step stays as long as someone might think that the session never began: it has no message.
+    assert!(!cloud.holds(b"a secret that must go").await, "{:#?}", cloud.keys().await);
 }
 
 #[tokio::test]

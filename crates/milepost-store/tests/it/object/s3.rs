@@ -1,6 +1,9 @@
 //! The same rules on a real S3 server. `MILEPOST_TEST_S3` names its bucket (`scripts/with-s3` starts one and sets it) or is
 //! `none`: then there is nothing to test here.
 
+mod attack;
+mod proxy;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
