@@ -9,7 +9,6 @@
 //! form is never 01.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 use milepost_model::{Source, Timestamp, WorkspaceId};
 use tokio_postgres::types::Type;
@@ -24,7 +23,7 @@ const STUB: u8 = 1;
 const VERSION: u8 = 1;
 const STUB_BYTES: usize = 26;
 /// A stub is sent at most so long after its first object was: well within the time that objects are left alone.
-const WRITE_WITHIN: Duration = Duration::from_secs(600);
+const WRITE_WITHIN_MS: i64 = 600_000;
 
 /// SQL for the length of the blob in column `body`, wherever it is.
 pub(super) const LENGTH: &str = "CASE WHEN octet_length(body) = 26 AND get_byte(body, 0) = 1
@@ -45,16 +44,16 @@ pub(super) struct Outside {
 /// What stands in the table for blobs that were put.
 pub(super) struct Stubs {
     blobs: Vec<Blob>,
-    begun: Instant,
+    took_ms: i64,
 }
 
 impl Stubs {
     /// The blobs for the table, unless it is too late to refer to what was put.
     pub fn in_time(self) -> Result<Vec<Blob>> {
-        match self.begun.elapsed() {
-            took if took < WRITE_WITHIN => Ok(self.blobs),
-            took => Err(Error::Busy { what: "putting payloads".into(), waited_ms: took.as_millis() as u64 }),
+        if self.took_ms >= WRITE_WITHIN_MS {
+            return Err(Error::Busy { what: "putting payloads".into(), waited_ms: self.took_ms as u64 });
         }
+        Ok(self.blobs)
     }
 }
 
@@ -102,7 +101,7 @@ impl Outside {
 
     /// Puts what is large into the bucket; what comes back is for the table.
     pub async fn put(&self, workspace: &WorkspaceId, blobs: &[Blob]) -> Result<Stubs> {
-        let begun = Instant::now();
+        let begun = self.source.now();
         let mut objects = Vec::new();
         let mut stubs = Vec::with_capacity(blobs.len());
         for blob in blobs {
@@ -116,7 +115,7 @@ impl Outside {
             stubs.push(Blob { id: blob.id, bytes: Stub::write(put, blob.bytes.len()) });
         }
         self.bucket.put_all(objects).await?;
-        Ok(Stubs { blobs: stubs, begun })
+        Ok(Stubs { blobs: stubs, took_ms: self.source.now().since_ms(begun) })
     }
 
     /// Deletes objects that nothing refers to. Returns how many.
