@@ -298,15 +298,15 @@ fn the_judge_finds_what_was_lost_doubled_or_out_of_order() {
     ];
     let is_fine =
         |said: &[Vec<String>], there: &[&str]| std::panic::catch_unwind(|| judge(said, 1, &texts(there))).is_ok();
-    assert!(is_fine(&[one.clone()], &["a", "b"]));
-    assert!(!is_fine(&[one.clone()], &["a"]), "lost");
-    assert!(!is_fine(&[one.clone()], &["a", "b", "b"]), "doubled");
-    assert!(!is_fine(&[one.clone()], &["b", "a"]), "out of order");
+    assert!(is_fine(std::slice::from_ref(&one), &["a", "b"]));
+    assert!(!is_fine(std::slice::from_ref(&one), &["a"]), "lost");
+    assert!(!is_fine(std::slice::from_ref(&one), &["a", "b", "b"]), "doubled");
+    assert!(!is_fine(std::slice::from_ref(&one), &["b", "a"]), "out of order");
     let stale = vec![said(5, Some(Ask::Read), None), said(6, None, Some(Answer::Found(texts(&["a"]))))];
     assert!(!is_fine(&[one.clone(), stale], &["a", "b"]), "a read that is behind");
     let take = vec![said(1, Some(Ask::Take), None), said(2, None, Some(Answer::Taken(2)))];
     let late = vec![said(3, append("a"), None), said(4, None, Some(Answer::Appended(1)))];
     assert!(!is_fine(&[take, late], &["a"]), "a stale epoch was not refused");
     let perhaps = vec![said(1, append("a"), None), said(2, None, Some(Answer::Unknown))];
-    assert!(is_fine(&[perhaps.clone()], &["a"]) && is_fine(&[perhaps], &[]));
+    assert!(is_fine(std::slice::from_ref(&perhaps), &["a"]) && is_fine(&[perhaps], &[]));
 }
