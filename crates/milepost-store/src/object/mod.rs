@@ -2,7 +2,7 @@
 //!
 //! Every session is a log of numbered objects; one PUT, if absent, adds a step and orders it. What the steps come to is
 //! folded in memory, in the memory backend's own structures, which also answer the reads. The protocol is in
-//! `docs/object-protocol.md`: read it before you change [`log`] or [`merge`].
+//! `docs/object-protocol.md`: read it before you change `log` or `merge`.
 //!
 //! | module | what |
 //! |---|---|
