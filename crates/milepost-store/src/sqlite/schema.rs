@@ -203,9 +203,7 @@ pub(super) fn connect(path: &Path, mode: Mode) -> Result<Connection> {
         Mode::Write => {
             // The switch changes the file: first be sure that it is ours.
             identify(&connection, path)?;
-            // The switch is committed only after its answer was read: step to the end, or an error is lost.
-            let mode: String =
-                connection.query_one("PRAGMA journal_mode=WAL", [], |row| row.get(0)).map_err(&failed)?;
+            let mode = switch_to_wal(&connection).map_err(&failed)?;
             if mode != "wal" {
                 return Err(Error::ReadOnly { what: format!("{} (no WAL there: {mode})", path.display()) });
             }
@@ -223,6 +221,27 @@ pub(super) fn connect(path: &Path, mode: Mode) -> Result<Connection> {
     pragma("cache_size", "-8192").map_err(&failed)?;
     pragma("temp_store", "MEMORY").map_err(&failed)?;
     Ok(connection)
+}
+
+/// Switches to a write-ahead log, and says what the mode is then. Of two who switch a new file at the same moment, SQLite
+/// refuses one at once instead of letting it wait: it tries again, for as long as others are waited for.
+fn switch_to_wal(connection: &Connection) -> rusqlite::Result<String> {
+    const TRY_MS: u64 = 100;
+    const PAUSE: Duration = Duration::from_millis(5);
+    connection.busy_timeout(Duration::from_millis(TRY_MS))?;
+    let mut tries = BUSY_MS / TRY_MS;
+    let mode = loop {
+        tries -= 1;
+        // The switch is committed only after its answer was read: step to the end, or an error is lost.
+        match connection.query_one("PRAGMA journal_mode=WAL", [], |row| row.get(0)) {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries > 0 => {
+                std::thread::park_timeout(PAUSE);
+            }
+            done => break done?,
+        }
+    };
+    connection.busy_timeout(Duration::from_millis(BUSY_MS))?;
+    Ok(mode)
 }
 
 /// What a file holds.
@@ -247,12 +266,12 @@ fn identify(connection: &Connection, path: &Path) -> Result<Holds> {
         Some(ErrorCode::CannotOpen) => Error::ReadOnly { what: format!("{}, or its directory,", path.display()) },
         _ => fail(&what)(error),
     };
-    let number = |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0));
-    let version = number("user_version").map_err(&failed)?;
-    let application = number("application_id").map_err(&failed)?;
+    // One statement, one state of the file: another process may be making the tables.
+    let sql = "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_schema)
+               FROM pragma_user_version, pragma_application_id";
+    let (version, application, tables): (i64, i64, i64) =
+        connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).map_err(&failed)?;
     if version == 0 {
-        let tables: i64 =
-            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(&failed)?;
         if tables > 0 || application != 0 {
             return Err(Error::invalid(
                 path.display().to_string(),

@@ -306,3 +306,21 @@ async fn a_writer_taken_over_in_the_same_process_is_fenced() {
     assert_eq!(store.messages(session, &MessageQuery::default()).await.unwrap().len(), 3);
     check_whole(&store).await.unwrap();
 }
+
+/// Whoever comes while another makes the tables waits for them, and takes no half of it for another program's file.
+#[test]
+fn a_store_that_many_open_at_once_is_made_once() {
+    for _ in 0..60 {
+        let place = Place::new();
+        let begin = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    begin.wait();
+                    let store = milepost_store::block_on(open(&place.path(), Options::default())).unwrap();
+                    milepost_store::block_on(store.close()).unwrap();
+                });
+            }
+        });
+    }
+}
