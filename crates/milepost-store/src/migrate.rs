@@ -17,6 +17,8 @@ use crate::keys::KEY_KIND;
 const ENTRIES: usize = 512;
 /// or so many bytes with their blobs.
 const BYTES: u64 = 4 << 20;
+/// So many blobs are compared at a time: one can have 64 MiB.
+const BLOBS: usize = 8;
 /// So many records are read at a time.
 const RECORDS: usize = 500;
 /// How often to copy what a source got while it was copied.
@@ -378,10 +380,11 @@ impl Migration<'_> {
             let mut ids: Vec<BlobId> = here.iter().flat_map(|(_, entry)| entry.refs.iter().copied()).collect();
             ids.sort_unstable();
             ids.dedup();
-            for id in ids {
-                let here = self.from.get_blobs(self.workspace, vec![id]).await?;
+            for some in ids.chunks(BLOBS) {
+                let here = self.from.get_blobs(self.workspace, some.to_vec()).await?;
                 meter.bytes += here.iter().flatten().map(|blob| blob.len() as u64).sum::<u64>();
-                if here != self.to.get_blobs(self.workspace, vec![id]).await? {
+                let there = self.to.get_blobs(self.workspace, some.to_vec()).await?;
+                if let Some((id, _)) = some.iter().zip(here.iter().zip(&there)).find(|(_, (here, there))| here != there) {
                     return Err(self.other(format!("blob {}", milepost_model::Hash(id.0)), "differs"));
                 }
             }

@@ -124,10 +124,12 @@ impl Shared {
             Put::Unknown(why) => return Err(Error::Io { what: format!("writing {key}"), why }),
         }
         let mut state = log.lock().await;
-        // Someone else may have sealed more meanwhile.
         if state.chain.end() <= next {
-            self.supersede(workspace, name, &chain, &made);
+            self.supersede(workspace, name, &state.chain, &made);
             state.chain.push(made);
+        } else {
+            // More was sealed meanwhile, perhaps without what was erased: that stands in for this.
+            self.delete_later(now, vec![key]);
         }
         if base.is_some() && state.next == next {
             state.has_rewrite = false;
@@ -189,13 +191,20 @@ impl Shared {
     fn supersede(&self, workspace: &WorkspaceId, name: &LogName, before: &Chain, made: &Sealed) {
         let folder = name.bases(workspace);
         let first = made.first.unwrap_or(0);
-        let is_gone = |old: &&Sealed| (!old.is_base() || made.is_base()) && old.name != made.name;
+        // One that begins before it, which another merge may have made meanwhile, is still needed.
+        let is_held = |old: &Sealed| made.is_base() || old.first.is_some_and(|begins| begins >= first);
+        let is_gone = |old: &&Sealed| is_held(old) && old.name != made.name;
         let gone = before.after(first).iter().filter(is_gone);
         let mut keys: Vec<String> = gone.map(|old| format!("{folder}/{}", old.name)).collect();
         let steps = before.end().saturating_sub(1).max(1)..made.last;
         keys.extend(steps.map(|number| name.step(workspace, number)));
+        self.delete_later(Timestamp(made.sealed_ms), keys);
+    }
+
+    /// Notes objects that others stand in for since then.
+    fn delete_later(&self, since: Timestamp, keys: Vec<String>) {
         let mut superseded = lock(&self.superseded);
-        superseded.push_back((Timestamp(made.sealed_ms), keys));
+        superseded.push_back((since, keys));
         while superseded.len() > MAX_SUPERSEDED {
             superseded.pop_front();
         }

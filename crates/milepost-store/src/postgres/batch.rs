@@ -1,4 +1,4 @@
-//! A batch as the server's `append_1` takes it: one JSON document for what is small, and the payloads beside it.
+//! A batch as the server's `append_2` takes it: one JSON document for what is small, and the payloads beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,24 +6,13 @@ use milepost_model::{Epoch, Position, Seq, SessionId, TimelineId, WorkspaceId};
 use serde_json::{Map, Value, json};
 
 use super::db::escape;
-use super::text;
 use crate::backend::*;
-use crate::codec;
 use crate::error::{Conflict, Error, Result};
 
 /// A batch, ready to be sent.
 pub(super) struct Encoded {
-    /// Batches are sent in this order, so that groups wait for each other's sessions and never in a circle.
-    pub order: (String, SessionId),
     pub json: String,
     pub bytes: Vec<Vec<u8>>,
-    pub asked: Asked,
-}
-
-impl Encoded {
-    pub fn size(&self) -> usize {
-        self.json.len() + self.bytes.iter().map(Vec::len).sum::<usize>()
-    }
 }
 
 /// What the answer to a batch is told in.
@@ -36,6 +25,16 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    pub fn of(batch: &Batch) -> Self {
+        Self {
+            session: batch.session,
+            timeline: batch.timeline,
+            expected: batch.expected,
+            epoch: batch.epoch,
+            parent: batch.open.as_ref().and_then(|open| open.parent),
+        }
+    }
+
     /// What the server's answer means.
     pub fn answer(&self, code: &str, number: Option<i64>, word: Option<String>) -> Result<Appended> {
         let count = number.unwrap_or_default() as u64;
@@ -181,63 +180,6 @@ fn touches(batch: &Batch) -> Vec<Value> {
     others.into_iter().map(|id| id.to_string().into()).collect()
 }
 
-/// Texts of a batch that the server must be asked for: blobs that are not part of it, and entries that are only to be
-/// indexed anew.
-#[derive(Debug, Default)]
-pub(super) struct Wanted {
-    pub blobs: Vec<BlobId>,
-    pub entries: Vec<Position>,
-}
-
-impl Wanted {
-    pub fn is_empty(&self) -> bool {
-        self.blobs.is_empty() && self.entries.is_empty()
-    }
-}
-
-/// What the server was asked for.
-#[derive(Default)]
-pub(super) struct Fetched {
-    pub blobs: Vec<Blob>,
-    pub entries: Vec<(Position, StoredEntry)>,
-}
-
-/// What must be known besides the batch to index its texts.
-pub(super) fn wanted(batch: &Batch) -> Wanted {
-    let own: BTreeSet<BlobId> = batch.blobs.iter().map(|blob| blob.id).collect();
-    let changed: BTreeSet<Position> = batch.rewrite.entries.iter().map(|(at, _)| *at).collect();
-    let blobs = (batch.entries.iter().chain(batch.rewrite.entries.iter().map(|(_, entry)| entry)))
-        .filter(|entry| entry.kind == milepost_model::EntryKind::Message && codec::is_blob(entry))
-        .filter_map(|entry| entry.refs.first().copied())
-        .filter(|id| !own.contains(id));
-    let entries = batch.rewrite.texts.iter().filter(|at| !changed.contains(at)).copied();
-    Wanted { blobs: blobs.collect(), entries: entries.collect() }
-}
-
-/// The rows of the text index that belong to a batch.
-fn texts(batch: &Batch, fetched: &Fetched) -> Vec<Value> {
-    let mut rows = Vec::new();
-    let blobs: BTreeMap<BlobId, &[u8]> =
-        batch.blobs.iter().chain(&fetched.blobs).map(|blob| (blob.id, blob.bytes.as_slice())).collect();
-    let mut add = |at: Position, entry: &StoredEntry| {
-        let blob = entry.refs.first().filter(|_| codec::is_blob(entry)).and_then(|id| blobs.get(id).copied());
-        for (part, words) in text::stretches_of(entry, blob).into_iter().enumerate() {
-            let (timeline, seq) = (at.timeline.to_string(), at.seq.0);
-            rows.push(json!({ "timeline": timeline, "seq": seq, "part": part, "words": words }));
-        }
-    };
-    for (number, entry) in batch.entries.iter().enumerate() {
-        add(Position { timeline: batch.timeline, seq: Seq(batch.expected + number as u64) }, entry);
-    }
-    let changed: BTreeMap<Position, &StoredEntry> =
-        fetched.entries.iter().chain(&batch.rewrite.entries).map(|(at, entry)| (*at, entry)).collect();
-    let again: BTreeSet<Position> = batch.rewrite.texts.iter().copied().collect();
-    for at in again {
-        changed.get(&at).into_iter().for_each(|entry| add(at, entry));
-    }
-    rows
-}
-
 fn opening(open: &Opening) -> Value {
     object([
         ("parent", open.parent.map_or(Value::Null, |at| at.timeline.to_string().into())),
@@ -253,26 +195,20 @@ fn last_of<T>(items: Vec<T>, place: impl Fn(&T) -> Position) -> Vec<T> {
     by_place.into_values().collect()
 }
 
-pub(super) fn encode(workspace: &WorkspaceId, batch: Batch, text_index: bool, fetched: &Fetched) -> Result<Encoded> {
+/// Refuses what the server's numbers have no room for.
+pub(super) fn check(batch: &Batch) -> Result<()> {
     let last = batch.expected.saturating_add(batch.entries.len() as u64);
     // Where a new timeline begins is for the server to judge: an entry that far does not exist.
     if batch.open.is_none() && last > Seq::MAX.0 {
         let (what, limit) = ("a timeline".into(), "Seq::MAX (entries)");
         return Err(Error::TooLarge { what, size: last, max: Seq::MAX.0, limit });
     }
-    let asked = Asked {
-        session: batch.session,
-        timeline: batch.timeline,
-        expected: batch.expected,
-        epoch: batch.epoch,
-        parent: batch.open.as_ref().and_then(|open| open.parent),
-    };
+    Ok(())
+}
+
+pub(super) fn encode(workspace: &WorkspaceId, batch: Batch) -> Encoded {
     let mut payloads = Payloads::default();
     let some = |values: Vec<Value>| if values.is_empty() { Value::Null } else { Value::Array(values) };
-    let (texts, forget) = match text_index {
-        true => (some(texts(&batch, fetched)), list(&batch.rewrite.texts, position)),
-        false => (Value::Null, Value::Null),
-    };
     let touches = some(touches(&batch));
     let own_row = batch.row.as_ref().map_or(Value::Null, |own| {
         let mut members = row(own);
@@ -319,13 +255,11 @@ pub(super) fn encode(workspace: &WorkspaceId, batch: Batch, text_index: bool, fe
         ("marks", list(&last_of(batch.marks, |row| row.at), mark)),
         ("touches", touches),
         ("rewrites", some(rewrites)),
-        ("forget", forget),
-        ("texts", texts),
+        ("forget", list(&batch.rewrite.texts, position)),
         ("truncate", list(&batch.rewrite.truncate, position)),
         ("marks_again", list(&last_of(batch.rewrite.marks, |row| row.at), mark)),
         ("drop_marks", list(&batch.rewrite.drop_marks, position)),
         ("drop_keyframes", list(&batch.rewrite.drop_keyframes, position)),
     ]);
-    let order = (workspace.as_str().to_owned(), batch.session);
-    Ok(Encoded { order, json: document.to_string(), bytes: payloads.0, asked })
+    Encoded { json: document.to_string(), bytes: payloads.0 }
 }

@@ -63,6 +63,9 @@ pub(super) async fn check(db: &Db, depth: Depth, text_index: bool) -> Result<Vec
     let what = "checking the store";
     let mut lent = db.lend(what).await?;
     lent.take_time();
+    if depth == Depth::Deep && text_index {
+        super::text::catch_up(db).await?;
+    }
     lent.run(what, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
     let mut found = settings(&mut lent).await?;
     found.extend(orphans(db, &mut lent).await?);
@@ -128,12 +131,18 @@ async fn texts(db: &Db, lent: &mut Lent<'_>) -> Result<Option<Finding>, Failed> 
          WHERE NOT EXISTS (SELECT 1 FROM {s}.texts t WHERE t.timeline = x.timeline AND t.seq = x.seq
                            AND t.part = x.part AND t.words = x.words::tsvector)",
     );
+    // What came in the meantime is not in the index yet.
+    let rows = lent.ask(what, &db.sql("SELECT timeline, first, past FROM {s}.unindexed"), &[]).await?;
+    let waiting: Vec<(i64, i64, i64)> =
+        rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?, column(row, 2)?))).collect::<Result<_>>()?;
+    let waits = |line, seq| waiting.iter().any(|(own, first, past)| *own == line && (*first..*past).contains(&seq));
     let (mut expected, mut wrong) = (0u64, 0u64);
     let mut after = (i64::MIN, i64::MIN);
     loop {
-        let found = log::messages(db, lent, &lines, after, TOGETHER).await?;
+        let mut found = log::messages(db, lent, &lines, after, TOGETHER).await?;
         let Some((line, last, _)) = found.last() else { break };
         after = (*line, seq(last.0));
+        found.retain(|(line, place, _)| !waits(*line, seq(place.0)));
         let mut again = TextRows::default();
         for (line, seq, entry) in &found {
             let blob = rows::blob_of(db, lent, *line, entry).await?;
@@ -155,7 +164,7 @@ async fn texts(db: &Db, lent: &mut Lent<'_>) -> Result<Option<Finding>, Failed> 
 /// Writes every table anew without what was removed. Each is locked meanwhile: the small ones, that hold keys, first.
 pub(super) async fn compact(db: &Db) -> Result<(), Failed> {
     let mut lent = db.lend("compacting the store").await?;
-    for table in TABLES.into_iter().chain(["texts"]) {
+    for table in TABLES.into_iter().chain(["unindexed", "texts"]) {
         lent.run("compacting the store", &db.sql(&format!("VACUUM (FULL, ANALYZE) {{s}}.{table}"))).await?;
     }
     lent.give_back();

@@ -15,6 +15,7 @@ use tokio_postgres::{Client, Connection, Row, Socket};
 use super::changes::Outbox;
 use super::config::Target;
 use super::outside::Outside;
+use super::text::Appends;
 use super::tls::{Encrypted, Tls};
 use crate::error::{Error, Result};
 
@@ -46,6 +47,8 @@ pub(super) struct Db {
     pub own_clock: bool,
     /// What other processes are told.
     pub outbox: Outbox,
+    /// What this process appended.
+    pub appended: Appends,
     /// Where large blobs are, when not in the database.
     pub outside: Option<Outside>,
     tls: Tls,
@@ -111,6 +114,7 @@ impl Db {
             source,
             own_clock,
             outbox: Outbox::default(),
+            appended: Appends::default(),
             outside: None,
             tls,
             patience,

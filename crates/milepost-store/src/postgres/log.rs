@@ -106,6 +106,24 @@ pub(super) async fn messages(
     Ok(rows.iter().map(read_entry).collect::<Result<_>>()?)
 }
 
+/// Messages in stretches of timelines, by the timelines' numbers.
+pub(super) async fn stretches(
+    db: &Db,
+    lent: &mut super::db::Lent<'_>,
+    lines: &Vec<i64>,
+    first: &Vec<i64>,
+    past: &Vec<i64>,
+) -> Result<Vec<(i64, Seq, StoredEntry)>, super::db::Failed> {
+    let sql = db.sql(&format!(
+        "SELECT {ENTRY} FROM unnest($1, $2, $3) AS x (timeline, first, past)
+         JOIN {{s}}.entries e ON e.timeline = x.timeline AND e.seq >= x.first AND e.seq < x.past
+         WHERE e.kind = 1 ORDER BY e.timeline, e.seq"
+    ));
+    let params: [Param<'_>; 3] = [(lines, Type::INT8_ARRAY), (first, Type::INT8_ARRAY), (past, Type::INT8_ARRAY)];
+    let rows = lent.ask("reading texts", &sql, &params).await?;
+    Ok(rows.iter().map(read_entry).collect::<Result<_>>()?)
+}
+
 /// The columns that [`read_timeline`] takes, and where they are from.
 const TIMELINE: &str = "t.id, t.session, p.id, t.parent_seq, t.head, l.seq, l.chain
     FROM {s}.timelines t LEFT JOIN {s}.timelines p ON p.no = t.parent
@@ -201,7 +219,7 @@ pub(super) async fn lease(db: &Db, workspace: &WorkspaceId, session: SessionId, 
     let owner = owner.map(|owner| owner.to_string());
     let holder = holder.map(|holder| escape(&holder));
     let number = epoch.map(|epoch| epoch.0 as i64);
-    let sql = "SELECT o_code, o_epoch, o_owner, o_holder, o_until FROM {s}.lease_1($1, $2, $3, $4, $5, $6, $7, $8)";
+    let sql = "SELECT o_code, o_epoch, o_owner, o_holder, o_until FROM {s}.lease_2($1, $2, $3, $4, $5, $6, $7, $8)";
     let params: [Param<'_>; 8] = [
         (&workspace, Type::TEXT),
         (&key, Type::TEXT),
@@ -231,7 +249,7 @@ pub(super) async fn lease(db: &Db, workspace: &WorkspaceId, session: SessionId, 
 
 pub(super) async fn remove(db: &Db, workspace: &WorkspaceId, session: SessionId, epoch: Epoch) -> Result<()> {
     let (workspace, key, mine) = (escape(workspace.as_str()), session.to_string(), epoch.0 as i64);
-    let sql = "SELECT o_code, coalesce(o_number, 0), coalesce(o_word, '') FROM {s}.remove_1($1, $2, $3)";
+    let sql = "SELECT o_code, coalesce(o_number, 0), coalesce(o_word, '') FROM {s}.remove_2($1, $2, $3)";
     let params: [Param<'_>; 3] = [(&workspace, Type::TEXT), (&key, Type::TEXT), (&mine, Type::INT8)];
     let rows = db.change("removing a session", sql, &params).await?;
     let row = rows.first().ok_or_else(|| Error::corrupt("the store's functions", "they did not answer"))?;

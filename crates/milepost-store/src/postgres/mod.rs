@@ -1,7 +1,8 @@
 //! A store in a PostgreSQL database, for several machines at once.
 //!
 //! An append is one round trip and one transaction: a function in the database checks epoch, length and head under the
-//! lock of the session's row, and answers with a code. Appends that wait at the same time share a commit. Leases go by
+//! lock of the session's row, and answers with a code. Appends that wait at the same time share a commit. Texts are
+//! indexed a moment later, and before any search. Leases go by
 //! the server's clock. Nothing is kept in a connection between statements, so that a pooler in transaction mode may
 //! stand between. The tables are made to be read with `psql` (see `sql/`); the schema is `milepost` unless the URL says
 //! `?schema=…`.
@@ -14,6 +15,7 @@ mod check;
 mod config;
 mod db;
 mod group;
+mod grow;
 mod log;
 mod outside;
 mod rows;
@@ -32,7 +34,6 @@ use tokio::sync::{broadcast, oneshot};
 
 use crate::backend::*;
 use crate::error::{Error, Result};
-use batch::Fetched;
 pub use changes::{Change, Changes};
 use config::Target;
 use db::{Db, Patience};
@@ -159,7 +160,10 @@ impl PostgresBackend {
         let engine = Engine::start()?;
         let (server, text_index) = (Arc::clone(&db), options.text_index);
         let text = engine.run(async move { schema::prepare(&server, text_index).await }).await?;
-        let groups = Groups::start(&engine.handle, Arc::clone(&db), options.queue);
+        let groups = Groups::start(&engine.handle, Arc::clone(&db), options.queue, text);
+        if text {
+            drop(engine.handle.spawn(text::keep_up(Arc::clone(&db))));
+        }
         Ok(Self { db, groups, text, changes: Mutex::default(), engine })
     }
 
@@ -200,20 +204,10 @@ impl Backend for PostgresBackend {
         if self.db.is_closed() {
             return Err(Error::Closed);
         }
-        let wanted = if self.text { batch::wanted(&batch) } else { Default::default() };
-        let mut fetched = match wanted.is_empty() {
-            true => Fetched::default(),
-            false => on_engine!(self, workspace, |db, w| group::fetch(&db, &w, wanted))?,
-        };
         if let Some(outside) = self.db.outside.as_ref().filter(|_| !batch.blobs.is_empty()) {
-            let stubs = outside.put(workspace, &batch.blobs).await?;
-            // The texts are in the blobs themselves.
-            fetched.blobs.append(&mut batch.blobs);
-            batch.blobs = stubs.in_time()?;
+            batch.blobs = outside.put(workspace, &batch.blobs).await?.in_time()?;
         }
-        // What can be done without the server is done by the caller's thread.
-        let encoded = batch::encode(workspace, batch, self.text, &fetched)?;
-        self.groups.append(encoded).await
+        self.groups.append(workspace.clone(), batch).await
     }
 
     async fn read(&self, workspace: &WorkspaceId, range: Range) -> Result<Vec<(Seq, StoredEntry)>> {

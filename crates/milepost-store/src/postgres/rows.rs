@@ -6,16 +6,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::db::{Db, Failed, Param, column, escape, id, limit, maybe_text, number, seq, text, time, unescape};
-use super::text::TextRows;
-use super::{batch, log, outside};
+use super::{batch, outside};
 use crate::backend::*;
 use crate::codec;
 use crate::error::{Conflict, Error, Result};
 
 /// How many columns [`session_columns`] names.
 pub(super) const SESSION_COLUMNS: usize = 17;
-/// Messages that are indexed together.
-const TEXTS_TOGETHER: i64 = 256;
 
 /// The columns of a session's row, in the order [`read_session_row`] takes them.
 pub(super) fn session_columns() -> &'static str {
@@ -206,7 +203,7 @@ pub(super) async fn keyframes(db: &Db, workspace: &WorkspaceId, line: TimelineId
     rows.iter().map(|row| Ok((Seq(number(row, 0)?), column(row, 1)?))).collect()
 }
 
-/// Puts a session's derived rows in place of those that are there, and indexes its texts anew, in one transaction.
+/// Puts a session's derived rows in place of those that are there, and has its texts indexed anew.
 pub(super) async fn rebuild(
     db: &Db,
     workspace: &WorkspaceId,
@@ -215,41 +212,21 @@ pub(super) async fn rebuild(
     text_index: bool,
 ) -> Result<(), Failed> {
     let what = "rebuilding a session's rows";
-    let (name, id, now) = (escape(workspace.as_str()), row.id.to_string(), db.now());
+    let (name, now) = (escape(workspace.as_str()), db.now());
     let json = Value::Object(batch::row(row)).to_string();
     let marks = Value::Array(marks.iter().map(batch::mark).collect()).to_string();
     let mut lent = db.lend(what).await?;
     lent.take_time();
-    lent.run(what, "BEGIN").await?;
-    let sql = db.sql("SELECT {s}.rebuild_1($1, $2::jsonb, $3, $4::jsonb, $5)");
-    let params: [Param<'_>; 5] = [
+    let sql = db.sql("SELECT {s}.rebuild_2($1, $2::jsonb, $3, $4::jsonb, $5, $6)");
+    let params: [Param<'_>; 6] = [
         (&name, Type::TEXT),
         (&json, Type::TEXT),
         (&row.detail, Type::BYTEA),
         (&marks, Type::TEXT),
+        (&text_index, Type::BOOL),
         (&now, Type::INT8),
     ];
     lent.ask(what, &sql, &params).await?;
-    if text_index {
-        let sql = db.sql("SELECT no FROM {s}.timelines WHERE workspace = $1 AND session = $2 ORDER BY 1");
-        let rows = lent.ask(what, &sql, &[(&name, Type::TEXT), (&id, Type::TEXT)]).await?;
-        let lines = rows.iter().map(|row| column(row, 0)).collect::<Result<Vec<i64>>>()?;
-        let sql = db.sql("DELETE FROM {s}.texts WHERE timeline = ANY ($1)");
-        lent.ask(what, &sql, &[(&lines, Type::INT8_ARRAY)]).await?;
-        let mut after = (i64::MIN, i64::MIN);
-        loop {
-            let found = log::messages(db, &mut lent, &lines, after, TEXTS_TOGETHER).await?;
-            let Some((line, last, _)) = found.last() else { break };
-            after = (*line, seq(last.0));
-            let mut texts = TextRows::default();
-            for (line, seq, entry) in &found {
-                let blob = blob_of(db, &mut lent, *line, entry).await?;
-                texts.add(*line, *seq, entry, blob.as_deref());
-            }
-            super::text::insert(db, &mut lent, &texts).await?;
-        }
-    }
-    lent.run(what, "COMMIT").await?;
     lent.give_back();
     Ok(())
 }
@@ -300,7 +277,7 @@ pub(super) async fn put_blobs(db: &Db, workspace: &WorkspaceId, mut blobs: Vec<B
         let params: [Param<'_>; 4] =
             [(&workspace, Type::TEXT), (&ids, Type::BYTEA_ARRAY), (&bytes, Type::BYTEA_ARRAY), (&now, Type::INT8)];
         // Putting the same once more does no harm.
-        db.ask("writing blobs", "SELECT {s}.put_blobs_1($1, $2, $3, $4)", &params).await?;
+        db.ask("writing blobs", "SELECT {s}.put_blobs_2($1, $2, $3, $4)", &params).await?;
         rest = later;
     }
     Ok(())
@@ -408,7 +385,7 @@ pub(super) async fn put_record(db: &Db, workspace: &WorkspaceId, new: &Record, e
         (&new.value, Type::BYTEA),
         (&expected, Type::INT8),
     ];
-    let sql = "SELECT {s}.put_record_1($1, $2, $3, $4, $5, $6, $7)";
+    let sql = "SELECT {s}.put_record_2($1, $2, $3, $4, $5, $6, $7)";
     compared(&db.change("writing a record", sql, &params).await?, &new.key)
 }
 
@@ -417,7 +394,7 @@ pub(super) async fn delete_record(db: &Db, workspace: &WorkspaceId, name: &Recor
     let version = expected as i64;
     let params: [Param<'_>; 4] =
         [(&workspace, Type::TEXT), (&kind, Type::TEXT), (&key, Type::TEXT), (&version, Type::INT8)];
-    let sql = "SELECT {s}.delete_record_1($1, $2, $3, $4)";
+    let sql = "SELECT {s}.delete_record_2($1, $2, $3, $4)";
     compared(&db.change("removing a record", sql, &params).await?, name)
 }
 

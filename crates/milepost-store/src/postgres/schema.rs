@@ -9,11 +9,13 @@ use super::db::{Db, Failed, Fate, column};
 use crate::error::{Error, Result};
 
 /// The version of the tables that this program writes.
-pub(super) const SCHEMA_VERSION: i32 = 1;
+pub(super) const SCHEMA_VERSION: i32 = 2;
 
 /// Every version: its number, the oldest program that can work with it, and what makes it of the one before.
-const MIGRATIONS: &[(i32, i32, &[&str])] =
-    &[(1, 1, &[include_str!("sql/tables_1.sql"), include_str!("sql/functions_1.sql")])];
+const MIGRATIONS: &[(i32, i32, &[&str])] = &[
+    (1, 1, &[include_str!("sql/tables_1.sql")]),
+    (2, 2, &[include_str!("sql/tables_2.sql"), include_str!("sql/functions_2.sql")]),
+];
 
 /// Anything: one program at a time makes or changes the tables of a database.
 const LOCK: i64 = 0x4d70_7374;

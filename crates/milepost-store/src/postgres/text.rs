@@ -3,15 +3,23 @@
 //! Words are cut here and not by the server, by the rules that the SQLite index has: letters and digits make words,
 //! case and diacritics do not count. The server keeps the place of a word only up to a number, and only some places of
 //! one word; so a text is indexed in stretches that overlap by as much as a phrase may have words.
+//!
+//! An append only notes which entries are new. They are indexed when there is time, by any process, and at the latest
+//! when someone searches, so that a search finds whatever was acknowledged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use milepost_model::{Position, Seq, WorkspaceId};
+use tokio::sync::Notify;
 use tokio_postgres::types::Type;
 use unicode_normalization::char::{decompose_canonical, is_combining_mark};
 
-use super::db::{Db, Lent, Param, column, id, limit, number};
+use super::db::{Db, Failed, Param, column, id, limit, number};
+use super::{log, rows};
 use crate::backend::*;
 use crate::codec::searchable_text;
 use crate::error::Result;
@@ -93,12 +101,13 @@ fn query(term: &Term) -> Option<String> {
     Some(if term.prefix { format!("{phrase}:*") } else { phrase })
 }
 
-/// Searches. Better hits come first, then newer ones.
+/// Searches what was appended before. Better hits come first, then newer ones.
 pub(super) async fn search(db: &Db, workspace: &WorkspaceId, asked: &TextQuery) -> Result<Vec<TextHit>> {
     let Some(queries) = asked.terms.iter().map(query).collect::<Option<Vec<_>>>() else { return Ok(Vec::new()) };
     if queries.is_empty() {
         return Ok(Vec::new());
     }
+    catch_up(db).await?;
     // A message may hold one term in one stretch and another in the next.
     let part = |n: usize| {
         let term = format!("(${}::text)::tsquery", n + 4);
@@ -162,14 +171,116 @@ impl TextRows {
     }
 }
 
-/// Adds rows to the index, inside a transaction.
-pub(super) async fn insert(db: &Db, lent: &mut Lent<'_>, rows: &TextRows) -> Result<(), super::db::Failed> {
-    let sql = db.sql(
-        "INSERT INTO {s}.texts (timeline, seq, part, words)
-         SELECT x.timeline, x.seq, x.part, x.words::tsvector
-         FROM unnest($1, $2, $3, $4) AS x (timeline, seq, part, words)",
-    );
-    lent.ask("indexing texts", &sql, &rows.params()).await.map(drop)
+/// Stretches of timelines that are looked at together,
+const STRETCHES: i64 = 256;
+/// and entries in them, about.
+const ENTRIES: i64 = 1024;
+/// Without an append for so long, texts that wait are indexed.
+const QUIET: Duration = Duration::from_millis(200);
+/// After so many groups of appends it is done in any case: a search has to wait for what was not.
+const GROUPS_BEHIND: u64 = 50_000;
+
+/// How many groups of appends this process sent.
+#[derive(Default)]
+pub(super) struct Appends {
+    count: AtomicU64,
+    more: Notify,
+}
+
+impl Appends {
+    pub fn note(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.more.notify_one();
+    }
+
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+/// Indexes texts whenever there is time, for as long as the store is open. What fails is tried again after the next
+/// append, and by every search.
+pub(super) async fn keep_up(db: Arc<Db>) {
+    let mut indexed = 0;
+    // What another process left behind is looked for at the start.
+    db.appended.more.notify_one();
+    while !db.is_closed() {
+        db.appended.more.notified().await;
+        loop {
+            let before = db.appended.count();
+            tokio::time::sleep(QUIET).await;
+            if db.appended.count() == before || before - indexed > GROUPS_BEHIND {
+                break;
+            }
+        }
+        let mut upto = db.appended.count();
+        while !db.is_closed() && matches!(index_some(&db, Others::Skip).await, Ok(1..)) {
+            if db.appended.count() != upto && db.appended.count() - indexed <= GROUPS_BEHIND {
+                break;
+            }
+            upto = db.appended.count();
+        }
+        indexed = upto;
+    }
+}
+
+/// What to do about texts that another process is just indexing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Others {
+    Skip,
+    Await,
+}
+
+/// Indexes all texts that wait.
+pub(super) async fn catch_up(db: &Db) -> Result<()> {
+    while index_some(db, Others::Await).await? > 0 {}
+    Ok(())
+}
+
+/// Indexes some of the texts that wait. Returns how many stretches that were.
+async fn index_some(db: &Db, others: Others) -> Result<usize, Failed> {
+    let what = "indexing texts";
+    let mut lent = db.lend(what).await?;
+    let skip = if others == Others::Skip { "SKIP LOCKED" } else { "" };
+    lent.run(what, "BEGIN").await?;
+    // Its rows are locked: they stay where they are.
+    let sql = db.sql(&format!(
+        "SELECT ctid::text, timeline, first, past FROM {{s}}.unindexed LIMIT {STRETCHES} FOR UPDATE {skip}"
+    ));
+    let mut stretches = lent.ask(what, &sql, &[]).await?;
+    let mut size = 0;
+    let mut fits = 0;
+    while fits < stretches.len() && size < ENTRIES {
+        size += column::<i64>(&stretches[fits], 3)? - column::<i64>(&stretches[fits], 2)?;
+        fits += 1;
+    }
+    stretches.truncate(fits);
+    if !stretches.is_empty() {
+        let list = |at| stretches.iter().map(|row| column::<i64>(row, at)).collect::<Result<Vec<i64>>>();
+        let (lines, first, past) = (list(1)?, list(2)?, list(3)?);
+        // Whoever would change or remove what these timelines say waits until it is in the index.
+        let sql = db.sql("SELECT 1 FROM {s}.timelines WHERE no = ANY ($1) ORDER BY no FOR KEY SHARE");
+        lent.ask(what, &sql, &[(&lines, Type::INT8_ARRAY)]).await?;
+        let mut texts = TextRows::default();
+        for (line, seq, entry) in log::stretches(db, &mut lent, &lines, &first, &past).await? {
+            let blob = rows::blob_of(db, &mut lent, line, &entry).await?;
+            texts.add(line, seq, &entry, blob.as_deref());
+        }
+        // One that was changed may wait twice.
+        let sql = db.sql(
+            "INSERT INTO {s}.texts (timeline, seq, part, words)
+             SELECT x.timeline, x.seq, x.part, x.words::tsvector
+             FROM unnest($1, $2, $3, $4) AS x (timeline, seq, part, words)
+             ON CONFLICT (timeline, seq, part) DO NOTHING",
+        );
+        lent.ask(what, &sql, &texts.params()).await?;
+        let places = stretches.iter().map(|row| column::<String>(row, 0)).collect::<Result<Vec<String>>>()?;
+        let sql = db.sql("DELETE FROM {s}.unindexed WHERE ctid = ANY ($1::text[]::tid[])");
+        lent.ask(what, &sql, &[(&places, Type::TEXT_ARRAY)]).await?;
+    }
+    lent.run(what, "COMMIT").await?;
+    lent.give_back();
+    Ok(stretches.len())
 }
 
 #[cfg(test)]

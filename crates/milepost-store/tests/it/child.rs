@@ -37,6 +37,8 @@ pub enum What {
     TakePart(crate::linear::Part),
     /// See `nodes.rs`.
     Node(crate::nodes::Node),
+    /// See `migrate.rs`.
+    Travel(crate::migrate::Trip),
 }
 
 /// One process of [`What::Lives`].
@@ -72,6 +74,7 @@ fn run() {
         What::Work(plan) => runtime().block_on(work::run(&job, &plan)),
         What::Lives(lives) => lives.iter().for_each(live),
         What::Node(node) => runtime().block_on(crate::nodes::work(&job, &node)),
+        What::Travel(trip) => runtime().block_on(crate::migrate::travel(&trip)),
         What::Contend(part) => runtime().block_on(crate::processes::contend(&job, &part)),
         What::TakePart(part) => runtime().block_on(crate::linear::take_part(&job, &part)),
     }

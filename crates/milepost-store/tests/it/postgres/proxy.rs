@@ -158,7 +158,7 @@ async fn ask(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared, s
         }
         // `S`: the server acts on what was asked since the last.
         if bytes[0] == b'S' && !greeting.is_empty() {
-            let appends = asked.windows(8).any(|window| window == b"append_1");
+            let appends = asked.windows(8).any(|window| window == b"append_2" || window == b"extend_2");
             if shared.fate == Fate::Repeat && appends {
                 shared.struck.note(Fate::Repeat);
                 tokio::spawn(repeat(server, greeting.clone(), std::mem::take(&mut asked)));

@@ -170,6 +170,7 @@ async fn a_damaged_text_index_is_noticed_and_rebuilt() {
     let writer = create(&store).await;
     writer.append(Append::new().message(user("find me"))).await.unwrap();
     writer.release().await.unwrap();
+    assert_eq!(count(&store, "find me", false).await, 1);
     let sql = format!("UPDATE {}.texts SET words = '''other'':1'", place.name);
     place.connect().await.batch_execute(&sql).await.unwrap();
     assert!(!store.verify_deep().await.unwrap().is_whole());

@@ -1,8 +1,8 @@
--- Version 1: what changes the tables. A change of one of these gets a new name (append_2), so that older programs go
+-- Version 2: what changes the tables. A change of one of these gets a new name (append_3), so that older programs go
 -- on with what they know.
 
 -- A commit must be on the disk before it is answered, whatever the server's default is. Lasts for the transaction.
-CREATE FUNCTION {s}.durable() RETURNS void LANGUAGE plpgsql AS $body$
+CREATE OR REPLACE FUNCTION {s}.durable() RETURNS void LANGUAGE plpgsql AS $body$
 BEGIN
   IF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'local', true);
@@ -10,7 +10,7 @@ BEGIN
 END $body$;
 
 -- The server's clock in milliseconds, or the clock of a test.
-CREATE FUNCTION {s}.now_ms(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $body$
+CREATE OR REPLACE FUNCTION {s}.now_ms(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $body$
   SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 $body$;
 
@@ -18,7 +18,7 @@ $body$;
 
 -- Adds batches, each for itself: what is refused changes nothing and is answered with a code. All checks of a batch
 -- come before its first change, under the lock of its session's row; so nothing has to be undone.
-CREATE FUNCTION {s}.append_1(p_batches jsonb, p_bytes bytea[], p_now bigint)
+CREATE FUNCTION {s}.append_2(p_batches jsonb, p_bytes bytea[], p_text boolean, p_now bigint)
 RETURNS TABLE (o_n int, o_code text, o_number bigint, o_word text)
 LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
@@ -154,10 +154,15 @@ BEGIN
         CONTINUE;
       END IF;
     END IF;
-    IF b ? 'truncate' THEN
+    IF b ? 'truncate' OR b ? 'forget' OR b ? 'rewrites' THEN
+      -- Whoever indexes texts of these timelines, or begins a branch in one, is done before anything changes.
       PERFORM 1 FROM {s}.timelines t
-      WHERE t.workspace = v_workspace AND t.id IN (SELECT x ->> 'timeline' FROM jsonb_array_elements(b -> 'truncate') x)
+      WHERE t.workspace = v_workspace AND t.id IN (
+        SELECT x ->> 'timeline' FROM jsonb_array_elements(coalesce(b -> 'truncate', '[]')
+          || coalesce(b -> 'forget', '[]') || coalesce(b -> 'rewrites', '[]')) x)
       ORDER BY t.no FOR UPDATE;
+    END IF;
+    IF b ? 'truncate' THEN
       SELECT count(DISTINCT c.no) INTO v_branches
       FROM jsonb_to_recordset(b -> 'truncate') AS x (timeline text, seq bigint)
       JOIN {s}.timelines p ON p.workspace = v_workspace AND p.id = x.timeline
@@ -208,7 +213,7 @@ BEGIN
       ON CONFLICT (timeline, seq) DO UPDATE SET pinned = excluded.pinned, body = excluded.body;
     END IF;
     IF b ? 'marks' THEN
-      PERFORM {s}.put_marks_1(v_workspace, b -> 'marks', b ->> 'timeline', v_line);
+      PERFORM {s}.put_marks_2(v_workspace, b -> 'marks', b ->> 'timeline', v_line);
     END IF;
     IF b ? 'rewrites' THEN
       INSERT INTO {s}.entries (timeline, seq, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum)
@@ -225,21 +230,22 @@ BEGIN
         label = excluded.label, channel = excluded.channel, text = excluded.text, body = excluded.body,
         refs = excluded.refs, batch = excluded.batch, chain = excluded.chain, mac = excluded.mac, sum = excluded.sum;
     END IF;
-    IF b ? 'forget' THEN
-      DELETE FROM {s}.texts f
-      USING jsonb_to_recordset(b -> 'forget') AS x (timeline text, seq bigint), {s}.timelines t
-      WHERE t.workspace = v_workspace AND t.id = x.timeline AND f.timeline = t.no AND f.seq = x.seq;
-    END IF;
-    IF b ? 'texts' THEN
-      INSERT INTO {s}.texts (timeline, seq, part, words)
-      SELECT CASE WHEN x.timeline = b ->> 'timeline' THEN v_line ELSE
-               (SELECT t.no FROM {s}.timelines t WHERE t.workspace = v_workspace AND t.id = x.timeline) END,
-             x.seq, x.part, x.words::tsvector
-      FROM jsonb_to_recordset(b -> 'texts') AS x (timeline text, seq bigint, part int, words text)
-      ON CONFLICT (timeline, seq, part) DO UPDATE SET words = excluded.words;
+    IF p_text THEN
+      -- What a message said before is not found any more from here on.
+      IF b ? 'forget' THEN
+        DELETE FROM {s}.texts f
+        USING jsonb_to_recordset(b -> 'forget') AS x (timeline text, seq bigint), {s}.timelines t
+        WHERE t.workspace = v_workspace AND t.id = x.timeline AND f.timeline = t.no AND f.seq = x.seq;
+        INSERT INTO {s}.unindexed (timeline, first, past)
+        SELECT t.no, x.seq, x.seq + 1 FROM jsonb_to_recordset(b -> 'forget') AS x (timeline text, seq bigint)
+        JOIN {s}.timelines t ON t.workspace = v_workspace AND t.id = x.timeline;
+      END IF;
+      IF v_count > 0 THEN
+        PERFORM {s}.unindexed_2(v_line, v_expected, v_length);
+      END IF;
     END IF;
     IF b ? 'truncate' THEN
-      PERFORM {s}.cut_1(t.no, x.seq)
+      PERFORM {s}.cut_2(t.no, x.seq)
       FROM jsonb_to_recordset(b -> 'truncate') AS x (timeline text, seq bigint)
       JOIN {s}.timelines t ON t.workspace = v_workspace AND t.id = x.timeline;
       SELECT coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1,
@@ -247,7 +253,7 @@ BEGIN
       FROM {s}.timelines t WHERE t.no = v_line;
     END IF;
     IF b ? 'marks_again' THEN
-      PERFORM {s}.put_marks_1(v_workspace, b -> 'marks_again', b ->> 'timeline', v_line);
+      PERFORM {s}.put_marks_2(v_workspace, b -> 'marks_again', b ->> 'timeline', v_line);
     END IF;
     IF b ? 'drop_marks' THEN
       DELETE FROM {s}.marks m
@@ -261,7 +267,7 @@ BEGIN
     END IF;
 
     IF r IS NOT NULL THEN
-      PERFORM {s}.put_row_1(v_session, r, p_bytes[v_base + (r ->> 'detail')::int], v_length,
+      PERFORM {s}.put_row_2(v_session, r, p_bytes[v_base + (r ->> 'detail')::int], v_length,
                             CASE WHEN b ? 'epoch' THEN v_until ELSE 0 END);
     ELSIF b ? 'epoch' THEN
       UPDATE {s}.sessions SET lease_until = greatest(lease_until, v_until) WHERE no = v_session;
@@ -282,8 +288,103 @@ BEGIN
   ON CONFLICT (workspace, id) DO UPDATE SET touched = excluded.touched;
 END $body$;
 
+-- Adds batches that only add, and of which no two are of one session: all of them by the same few statements. Answers
+-- with the numbers of those that it added; whoever wants to know what is wrong with another asks append_2.
+CREATE FUNCTION {s}.extend_2(
+  p_workspaces text[], p_sessions text[], p_timelines text[], p_expected bigint[], p_past bigint[], p_epochs bigint[],
+  p_renew bigint[], p_status text[], p_created bigint[], p_active bigint[], p_messages bigint[], p_checkpoints bigint[],
+  p_trashed bigint[], p_hidden boolean[], p_titles text[], p_previews text[], p_projects text[], p_agents text[],
+  p_features text[], p_tasks text[], p_stages text[], p_tags text[], p_details bytea[],
+  e_n int[], e_seq bigint[], e_version smallint[], e_kind smallint[], e_time bigint[], e_label text[], e_channel text[],
+  e_text text[], e_body bytea[], e_refs bytea[], e_batch bytea[], e_chain bytea[], e_mac bytea[], e_sum bigint[],
+  m_n int[], m_seq bigint[], m_checkpoint text[], m_time bigint[], m_trigger text[], m_label text[], m_clean boolean[],
+  m_resumable boolean[], m_kept boolean[], m_messages bigint[], m_trashed bigint[],
+  k_n int[], k_seq bigint[], k_pinned boolean[], k_body bytea[],
+  b_n int[], b_id bytea[], b_body bytea[],
+  p_text boolean, p_now bigint)
+RETURNS int[]
+LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
+#variable_conflict use_column
+DECLARE
+  v_now bigint := {s}.now_ms(p_now);
+  v_mine bigint[];
+  v_lines bigint[];
+BEGIN
+  PERFORM {s}.durable();
+  -- Sessions are locked in the order in which they come.
+  v_mine := ARRAY(
+    SELECT x.n FROM unnest(p_workspaces, p_sessions, p_epochs) WITH ORDINALITY AS x (workspace, id, epoch, n)
+    JOIN {s}.sessions s ON s.workspace = x.workspace AND s.id = x.id AND s.epoch = coalesce(x.epoch, s.epoch)
+    ORDER BY x.n FOR UPDATE OF s);
+  -- A statement of its own: it sees what those did who held the locks before. No timeline has the number 0.
+  v_lines := ARRAY(
+    SELECT coalesce((
+      SELECT t.no FROM {s}.timelines t
+      WHERE t.workspace = x.workspace AND t.id = x.timeline AND t.session = x.id AND t.head IS NOT NULL
+        AND x.n = ANY (v_mine)
+        AND coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1,
+                     t.parent_seq + 1, 0) = x.expected), 0)
+    FROM unnest(p_workspaces, p_sessions, p_timelines, p_expected) WITH ORDINALITY AS x (workspace, id, timeline, expected, n)
+    ORDER BY x.n);
+
+  INSERT INTO {s}.entries (timeline, seq, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum)
+  SELECT v_lines[e.n], e.seq, e.version, e.kind, e.time, e.label, e.channel, e.text, e.body,
+         CASE WHEN e.refs IS NOT NULL THEN
+           ARRAY(SELECT substring(e.refs FROM i FOR 32) FROM generate_series(1, length(e.refs), 32) i ORDER BY i)
+         END,
+         e.batch, e.chain, e.mac, e.sum
+  FROM unnest(e_n, e_seq, e_version, e_kind, e_time, e_label, e_channel, e_text, e_body, e_refs, e_batch, e_chain, e_mac,
+              e_sum)
+    AS e (n, seq, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum)
+  WHERE v_lines[e.n] > 0;
+  IF cardinality(m_n) > 0 THEN
+    INSERT INTO {s}.marks (timeline, seq, checkpoint, time, trigger, label, clean, resumable, kept, messages, trashed)
+    SELECT v_lines[x.n], x.seq, x.checkpoint, x.time, x.trigger, x.label, x.clean, x.resumable, x.kept, x.messages, x.trashed
+    FROM unnest(m_n, m_seq, m_checkpoint, m_time, m_trigger, m_label, m_clean, m_resumable, m_kept, m_messages, m_trashed)
+      AS x (n, seq, checkpoint, time, trigger, label, clean, resumable, kept, messages, trashed)
+    WHERE v_lines[x.n] > 0
+    ON CONFLICT (timeline, seq) DO UPDATE SET checkpoint = excluded.checkpoint, time = excluded.time,
+      trigger = excluded.trigger, label = excluded.label, clean = excluded.clean, resumable = excluded.resumable,
+      kept = excluded.kept, messages = excluded.messages, trashed = excluded.trashed;
+  END IF;
+  IF cardinality(k_n) > 0 THEN
+    INSERT INTO {s}.keyframes (timeline, seq, pinned, body)
+    SELECT v_lines[x.n], x.seq, x.pinned, x.body FROM unnest(k_n, k_seq, k_pinned, k_body) AS x (n, seq, pinned, body)
+    WHERE v_lines[x.n] > 0
+    ON CONFLICT (timeline, seq) DO UPDATE SET pinned = excluded.pinned, body = excluded.body;
+  END IF;
+  UPDATE {s}.sessions s SET status = r.status, created = r.created, active = r.active, messages = r.messages,
+    checkpoints = r.checkpoints, trashed = r.trashed, hidden = r.hidden, title = r.title, preview = r.preview,
+    project = r.project, agent = r.agent, feature = r.feature, task = r.task, stage = r.stage,
+    tags = CASE WHEN r.tags = '[]' THEN '{}' ELSE
+      ARRAY(SELECT x FROM jsonb_array_elements_text(r.tags::jsonb) WITH ORDINALITY AS y (x, i) ORDER BY i) END,
+    detail = r.detail, length = r.past,
+    lease_until = CASE WHEN r.epoch IS NULL THEN s.lease_until ELSE greatest(s.lease_until, v_now + r.renew) END
+  FROM unnest(p_workspaces, p_sessions, p_past, p_epochs, p_renew, p_status, p_created, p_active, p_messages,
+              p_checkpoints, p_trashed, p_hidden, p_titles, p_previews, p_projects, p_agents, p_features, p_tasks,
+              p_stages, p_tags, p_details) WITH ORDINALITY
+    AS r (workspace, session, past, epoch, renew, status, created, active, messages, checkpoints, trashed, hidden, title,
+          preview, project, agent, feature, task, stage, tags, detail, n)
+  WHERE s.workspace = r.workspace AND s.id = r.session AND v_lines[r.n] > 0;
+  IF p_text THEN
+    INSERT INTO {s}.unindexed (timeline, first, past)
+    SELECT v_lines[e.n], min(e.seq), max(e.seq) + 1 FROM unnest(e_n, e_seq, e_kind) AS e (n, seq, kind)
+    WHERE v_lines[e.n] > 0 AND e.kind = 1 GROUP BY e.n, e.seq / 1000;
+  END IF;
+  IF cardinality(b_n) > 0 THEN
+    -- Last and in the order of their names, as in append_2.
+    INSERT INTO {s}.blobs (workspace, id, touched, body)
+    SELECT DISTINCT ON (y.workspace, y.id) y.workspace, y.id, v_now, y.body
+    FROM (SELECT p_workspaces[x.n] AS workspace, x.id, x.body FROM unnest(b_n, b_id, b_body) AS x (n, id, body)
+          WHERE v_lines[x.n] > 0) y
+    ORDER BY y.workspace, y.id
+    ON CONFLICT (workspace, id) DO UPDATE SET touched = excluded.touched;
+  END IF;
+  RETURN ARRAY(SELECT x.n::int FROM unnest(v_lines) WITH ORDINALITY AS x (line, n) WHERE x.line > 0);
+END $body$;
+
 -- Mostly the marks are of a timeline whose number the caller knows.
-CREATE FUNCTION {s}.put_marks_1(p_workspace text, p_marks jsonb, p_known text, p_no bigint)
+CREATE FUNCTION {s}.put_marks_2(p_workspace text, p_marks jsonb, p_known text, p_no bigint)
 RETURNS void LANGUAGE plpgsql AS $body$
 BEGIN
   INSERT INTO {s}.marks (timeline, seq, checkpoint, time, trigger, label, clean, resumable, kept, messages, trashed)
@@ -297,7 +398,7 @@ BEGIN
     kept = excluded.kept, messages = excluded.messages, trashed = excluded.trashed;
 END $body$;
 
-CREATE FUNCTION {s}.put_row_1(p_no bigint, r jsonb, p_detail bytea, p_length bigint, p_until bigint)
+CREATE FUNCTION {s}.put_row_2(p_no bigint, r jsonb, p_detail bytea, p_length bigint, p_until bigint)
 RETURNS void LANGUAGE plpgsql AS $body$
 BEGIN
   UPDATE {s}.sessions SET status = r ->> 'status', created = (r ->> 'created')::bigint,
@@ -310,8 +411,14 @@ BEGIN
   WHERE no = p_no;
 END $body$;
 
+-- Notes that the texts of a stretch of a timeline are to be indexed, in pieces that are indexed at once.
+CREATE FUNCTION {s}.unindexed_2(p_line bigint, p_first bigint, p_past bigint) RETURNS void LANGUAGE sql AS $body$
+  INSERT INTO {s}.unindexed (timeline, first, past)
+  SELECT p_line, x, least(x + 1000, p_past) FROM generate_series(p_first, p_past - 1, 1000) x;
+$body$;
+
 -- Removes everything of a timeline from an entry on.
-CREATE FUNCTION {s}.cut_1(p_line bigint, p_seq bigint) RETURNS void LANGUAGE sql AS $body$
+CREATE FUNCTION {s}.cut_2(p_line bigint, p_seq bigint) RETURNS void LANGUAGE sql AS $body$
   DELETE FROM {s}.entries WHERE timeline = p_line AND seq >= p_seq;
   DELETE FROM {s}.marks WHERE timeline = p_line AND seq >= p_seq;
   DELETE FROM {s}.keyframes WHERE timeline = p_line AND seq >= p_seq;
@@ -319,7 +426,7 @@ CREATE FUNCTION {s}.cut_1(p_line bigint, p_seq bigint) RETURNS void LANGUAGE sql
 $body$;
 
 -- Takes, renews or releases a lease, by the server's clock.
-CREATE FUNCTION {s}.lease_1(p_workspace text, p_session text, p_action text, p_owner text, p_holder text,
+CREATE FUNCTION {s}.lease_2(p_workspace text, p_session text, p_action text, p_owner text, p_holder text,
                             p_ttl bigint, p_epoch bigint, p_now bigint)
 RETURNS TABLE (o_code text, o_epoch bigint, o_owner text, o_holder text, o_until bigint)
 LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
@@ -365,7 +472,7 @@ BEGIN
 END $body$;
 
 -- Removes a session with all its rows.
-CREATE FUNCTION {s}.remove_1(p_workspace text, p_session text, p_epoch bigint)
+CREATE FUNCTION {s}.remove_2(p_workspace text, p_session text, p_epoch bigint)
 RETURNS TABLE (o_code text, o_number bigint, o_word text)
 LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
@@ -395,14 +502,14 @@ BEGIN
     RETURN QUERY SELECT 'branches', v_branches, NULL::text;
     RETURN;
   END IF;
-  PERFORM {s}.cut_1(t.no, 0) FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.session = p_session;
+  PERFORM {s}.cut_2(t.no, 0) FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.session = p_session;
   DELETE FROM {s}.timelines WHERE workspace = p_workspace AND session = p_session;
   DELETE FROM {s}.sessions WHERE no = v_no;
   RETURN QUERY SELECT 'ok', NULL::bigint, NULL::text;
 END $body$;
 
--- Puts a session's derived rows in place of those that are there. Texts are left to the caller.
-CREATE FUNCTION {s}.rebuild_1(p_workspace text, r jsonb, p_detail bytea, p_marks jsonb, p_now bigint)
+-- Puts a session's derived rows in place of those that are there. Texts are indexed anew later.
+CREATE FUNCTION {s}.rebuild_2(p_workspace text, r jsonb, p_detail bytea, p_marks jsonb, p_text boolean, p_now bigint)
 RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
 DECLARE
@@ -424,14 +531,21 @@ BEGIN
   -- Whole states that are derived come again as they are needed.
   DELETE FROM {s}.keyframes k USING {s}.timelines t
   WHERE t.workspace = p_workspace AND t.session = v_id AND k.timeline = t.no AND NOT k.pinned;
-  PERFORM {s}.put_marks_1(p_workspace, p_marks, NULL, NULL);
+  PERFORM {s}.put_marks_2(p_workspace, p_marks, NULL, NULL);
   SELECT coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1,
                   t.parent_seq + 1, 0) INTO v_length
   FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.session = v_id AND t.head = 'main';
-  PERFORM {s}.put_row_1(v_no, r, p_detail, coalesce(v_length, 0), 0);
+  PERFORM {s}.put_row_2(v_no, r, p_detail, coalesce(v_length, 0), 0);
+  IF p_text THEN
+    DELETE FROM {s}.texts f USING {s}.timelines t
+    WHERE t.workspace = p_workspace AND t.session = v_id AND f.timeline = t.no;
+    PERFORM {s}.unindexed_2(t.no, coalesce(t.parent_seq + 1, 0),
+      (SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1)
+    FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.session = v_id;
+  END IF;
 END $body$;
 
-CREATE FUNCTION {s}.put_blobs_1(p_workspace text, p_ids bytea[], p_bytes bytea[], p_now bigint)
+CREATE FUNCTION {s}.put_blobs_2(p_workspace text, p_ids bytea[], p_bytes bytea[], p_now bigint)
 RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 DECLARE
   v_now bigint := {s}.now_ms(p_now);
@@ -443,7 +557,7 @@ BEGIN
 END $body$;
 
 -- Writes a record if its version is still the expected one (none: if there is none). Says whether it did.
-CREATE FUNCTION {s}.put_record_1(p_workspace text, p_kind text, p_key text, p_version bigint, p_due bigint,
+CREATE FUNCTION {s}.put_record_2(p_workspace text, p_kind text, p_key text, p_version bigint, p_due bigint,
                                  p_value bytea, p_expected bigint)
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 BEGIN
@@ -458,7 +572,7 @@ BEGIN
   RETURN FOUND;
 END $body$;
 
-CREATE FUNCTION {s}.delete_record_1(p_workspace text, p_kind text, p_key text, p_expected bigint)
+CREATE FUNCTION {s}.delete_record_2(p_workspace text, p_kind text, p_key text, p_expected bigint)
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 BEGIN
   PERFORM {s}.durable();
