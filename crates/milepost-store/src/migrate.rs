@@ -384,7 +384,8 @@ impl Migration<'_> {
                 let here = self.from.get_blobs(self.workspace, some.to_vec()).await?;
                 meter.bytes += here.iter().flatten().map(|blob| blob.len() as u64).sum::<u64>();
                 let there = self.to.get_blobs(self.workspace, some.to_vec()).await?;
-                if let Some((id, _)) = some.iter().zip(here.iter().zip(&there)).find(|(_, (here, there))| here != there) {
+                if let Some((id, _)) = some.iter().zip(here.iter().zip(&there)).find(|(_, (here, there))| here != there)
+                {
                     return Err(self.other(format!("blob {}", milepost_model::Hash(id.0)), "differs"));
                 }
             }

@@ -10,7 +10,7 @@ use crate::backend::*;
 use crate::error::Result;
 
 /// Every table, the largest last.
-const TABLES: [&str; 8] = ["settings", "records", "sessions", "timelines", "marks", "keyframes", "blobs", "entries"];
+const TABLES: [&str; 8] = ["versions", "records", "sessions", "timelines", "marks", "keyframes", "blobs", "entries"];
 /// Messages whose texts are compared together.
 const TOGETHER: i64 = 256;
 

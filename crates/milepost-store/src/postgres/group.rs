@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use milepost_model::{SessionId, WorkspaceId};
+use milepost_model::{EntryKind, SessionId, WorkspaceId};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_postgres::types::Type;
@@ -161,6 +161,8 @@ async fn finish(lanes: &Semaphore, receiver: mpsc::Receiver<Order>, reply: onesh
 /// Sends a group and answers everyone in it.
 async fn send(db: &Db, mut group: Vec<Waiting>, text: bool) {
     group.sort_by(|one, two| one.order().cmp(&two.order()));
+    let entries = group.iter().flat_map(|waiting| &waiting.batch.entries);
+    let messages = entries.filter(|entry| entry.kind == EntryKind::Message).count();
     let mut seen = BTreeSet::new();
     let (growing, mut rest): (Vec<_>, Vec<_>) = group.into_iter().partition(|waiting| {
         grow::only_adds(&waiting.batch) && seen.insert((waiting.caller.workspace.clone(), waiting.caller.session))
@@ -187,7 +189,7 @@ async fn send(db: &Db, mut group: Vec<Waiting>, text: bool) {
     if !rest.is_empty() {
         send_any(db, rest, text).await;
     }
-    db.appended.note();
+    db.appended.note(messages);
 }
 
 /// Sends batches of any kind.
@@ -207,7 +209,9 @@ async fn send_any(db: &Db, group: Vec<Waiting>, text: bool) {
             // One of them is to blame: it fails alone.
             for packet in packets {
                 let outcome = ask(db, std::slice::from_ref(&packet), text).await.map_err(Error::from);
-                packet.caller.answer(db, outcome.and_then(|answers| answers.into_iter().next().unwrap_or_else(unanswered)));
+                packet
+                    .caller
+                    .answer(db, outcome.and_then(|answers| answers.into_iter().next().unwrap_or_else(unanswered)));
             }
         }
     }

@@ -142,7 +142,7 @@ pub(super) async fn grow(db: &Db, batches: &[(&WorkspaceId, &Batch)], text: bool
     let places: Vec<String> = (1..=params.len()).map(|place| format!("${place}")).collect();
     let sql = format!("SELECT {{s}}.extend_2({})", places.join(", "));
     let answer = db.change("appending", &sql, &params).await?;
-    let numbers: Vec<i32> = answer.first().map(|row| column(row, 0)).transpose()?.unwrap_or_default();
+    let numbers: Vec<i64> = answer.first().map(|row| column(row, 0)).transpose()?.unwrap_or_default();
     let mut added = vec![false; batches.len()];
     for number in numbers {
         if let Some(slot) = added.get_mut(number as usize - 1) {

@@ -115,9 +115,10 @@ pub(super) async fn stretches(
     past: &Vec<i64>,
 ) -> Result<Vec<(i64, Seq, StoredEntry)>, super::db::Failed> {
     let sql = db.sql(&format!(
-        "SELECT {ENTRY} FROM unnest($1, $2, $3) AS x (timeline, first, past)
-         JOIN {{s}}.entries e ON e.timeline = x.timeline AND e.seq >= x.first AND e.seq < x.past
-         WHERE e.kind = 1 ORDER BY e.timeline, e.seq"
+        // Each is looked up by itself: a join might be planned to go through all entries.
+        "SELECT {ENTRY} FROM unnest($1, $2, $3) AS x (timeline, first, past) CROSS JOIN LATERAL (
+           SELECT * FROM {{s}}.entries e WHERE e.timeline = x.timeline AND e.seq >= x.first AND e.seq < x.past AND e.kind = 1
+           OFFSET 0) e"
     ));
     let params: [Param<'_>; 3] = [(lines, Type::INT8_ARRAY), (first, Type::INT8_ARRAY), (past, Type::INT8_ARRAY)];
     let rows = lent.ask("reading texts", &sql, &params).await?;

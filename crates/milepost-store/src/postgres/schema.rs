@@ -10,12 +10,13 @@ use crate::error::{Error, Result};
 
 /// The version of the tables that this program writes.
 pub(super) const SCHEMA_VERSION: i32 = 2;
+/// The oldest program that can work with them.
+const COMPATIBLE: i32 = 2;
 
-/// Every version: its number, the oldest program that can work with it, and what makes it of the one before.
-const MIGRATIONS: &[(i32, i32, &[&str])] = &[
-    (1, 1, &[include_str!("sql/tables_1.sql")]),
-    (2, 2, &[include_str!("sql/tables_2.sql"), include_str!("sql/functions_2.sql")]),
-];
+const TABLES: &str = include_str!("sql/tables.sql");
+const FUNCTIONS: &str = include_str!("sql/functions.sql");
+/// What is left of each version when the next is made of it: all but the last one's functions.
+const STEPS: [(i32, &str); 1] = [(1, include_str!("sql/from_1.sql"))];
 
 /// Anything: one program at a time makes or changes the tables of a database.
 const LOCK: i64 = 0x4d70_7374;
@@ -50,7 +51,7 @@ async fn prepare_once(db: &Db, text_index: bool) -> Result<bool, Failed> {
     if newest < SCHEMA_VERSION {
         migrate(db, &mut lent, text_index).await?;
     }
-    let sql = db.sql("SELECT value = 'on' FROM {s}.settings WHERE name = 'text_index'");
+    let sql = db.sql("SELECT text_index FROM {s}.versions WHERE text_index IS NOT NULL ORDER BY version DESC LIMIT 1");
     let rows = lent.ask(what, &sql, &[]).await?;
     let has_text = rows.first().map(|row| column::<bool>(row, 0)).transpose()?.unwrap_or_default();
     lent.give_back();
@@ -80,21 +81,26 @@ async fn migrate(db: &Db, lent: &mut super::db::Lent<'_>, text_index: bool) -> R
     lent.run(what, &format!("SELECT pg_advisory_xact_lock({LOCK})")).await?;
     lent.run(what, &db.sql("CREATE SCHEMA IF NOT EXISTS {s}")).await?;
     let versions = "CREATE TABLE IF NOT EXISTS {s}.versions (
-      version int PRIMARY KEY, compatible int NOT NULL, made timestamptz NOT NULL DEFAULT now())";
+      version int NOT NULL, compatible int NOT NULL, text_index boolean, made timestamptz NOT NULL DEFAULT now())";
     lent.run(what, &db.sql(versions)).await?;
     // Another program may have been faster while this one waited for the lock.
     let before = newest(db, lent).await?;
-    for (version, compatible, steps) in MIGRATIONS.iter().filter(|(version, ..)| *version > before) {
-        for step in *steps {
-            lent.run(what, &db.sql(step)).await?;
+    if before < SCHEMA_VERSION {
+        match before {
+            0 => lent.run(what, &db.sql(TABLES)).await?,
+            _ => {
+                for (_, step) in STEPS.iter().filter(|(from, _)| *from >= before) {
+                    lent.run(what, &db.sql(step)).await?;
+                }
+            }
         }
-        let note = format!("INSERT INTO {{s}}.versions (version, compatible) VALUES ({version}, {compatible})");
+        lent.run(what, &db.sql(FUNCTIONS)).await?;
+        // A store keeps the text index that it was made with, or without.
+        let note = format!(
+            "INSERT INTO {{s}}.versions (version, compatible, text_index) SELECT {SCHEMA_VERSION}, {COMPATIBLE},
+             coalesce((SELECT text_index FROM {{s}}.versions ORDER BY version DESC LIMIT 1), {text_index})"
+        );
         lent.run(what, &db.sql(&note)).await?;
     }
-    let value = if text_index { "on" } else { "off" };
-    let setting = format!(
-        "INSERT INTO {{s}}.settings (name, value) VALUES ('text_index', '{value}') ON CONFLICT (name) DO NOTHING"
-    );
-    lent.run(what, &db.sql(&setting)).await?;
     lent.run(what, "COMMIT").await
 }

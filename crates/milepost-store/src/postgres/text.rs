@@ -22,7 +22,7 @@ use super::db::{Db, Failed, Param, column, id, limit, number};
 use super::{log, rows};
 use crate::backend::*;
 use crate::codec::searchable_text;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Texts longer than this are indexed up to here.
 const INDEXED_BYTES: usize = 1 << 20;
@@ -177,10 +177,10 @@ const STRETCHES: i64 = 256;
 const ENTRIES: i64 = 1024;
 /// Without an append for so long, texts that wait are indexed.
 const QUIET: Duration = Duration::from_millis(200);
-/// After so many groups of appends it is done in any case: a search has to wait for what was not.
-const GROUPS_BEHIND: u64 = 50_000;
+/// After so many messages it is done in any case: a search would wait some seconds for them.
+const BEHIND_MAX: u64 = 65_536;
 
-/// How many groups of appends this process sent.
+/// How many messages this process appended.
 #[derive(Default)]
 pub(super) struct Appends {
     count: AtomicU64,
@@ -188,8 +188,8 @@ pub(super) struct Appends {
 }
 
 impl Appends {
-    pub fn note(&self) {
-        self.count.fetch_add(1, Ordering::Relaxed);
+    pub fn note(&self, messages: usize) {
+        self.count.fetch_add(messages as u64, Ordering::Relaxed);
         self.more.notify_one();
     }
 
@@ -201,26 +201,30 @@ impl Appends {
 /// Indexes texts whenever there is time, for as long as the store is open. What fails is tried again after the next
 /// append, and by every search.
 pub(super) async fn keep_up(db: Arc<Db>) {
-    let mut indexed = 0;
+    let (mut indexed, mut quiet_at) = (0, None);
     // What another process left behind is looked for at the start.
     db.appended.more.notify_one();
-    while !db.is_closed() {
+    loop {
         db.appended.more.notified().await;
         loop {
-            let before = db.appended.count();
-            tokio::time::sleep(QUIET).await;
-            if db.appended.count() == before || before - indexed > GROUPS_BEHIND {
-                break;
+            let count = db.appended.count();
+            if quiet_at != Some(count) && count - indexed <= BEHIND_MAX {
+                tokio::time::sleep(QUIET).await;
+                quiet_at = Some(count);
+                continue;
+            }
+            if db.is_closed() {
+                return;
+            }
+            match index_some(&db, Others::Skip).await {
+                Ok(Some(messages)) => indexed = count.min(indexed + messages as u64),
+                Ok(None) => {
+                    indexed = count;
+                    break;
+                }
+                Err(_) => break,
             }
         }
-        let mut upto = db.appended.count();
-        while !db.is_closed() && matches!(index_some(&db, Others::Skip).await, Ok(1..)) {
-            if db.appended.count() != upto && db.appended.count() - indexed <= GROUPS_BEHIND {
-                break;
-            }
-            upto = db.appended.count();
-        }
-        indexed = upto;
     }
 }
 
@@ -233,12 +237,12 @@ pub(super) enum Others {
 
 /// Indexes all texts that wait.
 pub(super) async fn catch_up(db: &Db) -> Result<()> {
-    while index_some(db, Others::Await).await? > 0 {}
+    while index_some(db, Others::Await).await?.is_some() {}
     Ok(())
 }
 
-/// Indexes some of the texts that wait. Returns how many stretches that were.
-async fn index_some(db: &Db, others: Others) -> Result<usize, Failed> {
+/// Indexes some of the texts that wait. Returns how many messages that were; none when nothing waits.
+async fn index_some(db: &Db, others: Others) -> Result<Option<usize>, Failed> {
     let what = "indexing texts";
     let mut lent = db.lend(what).await?;
     let skip = if others == Others::Skip { "SKIP LOCKED" } else { "" };
@@ -255,17 +259,26 @@ async fn index_some(db: &Db, others: Others) -> Result<usize, Failed> {
         fits += 1;
     }
     stretches.truncate(fits);
+    let mut messages = None;
     if !stretches.is_empty() {
         let list = |at| stretches.iter().map(|row| column::<i64>(row, at)).collect::<Result<Vec<i64>>>();
         let (lines, first, past) = (list(1)?, list(2)?, list(3)?);
         // Whoever would change or remove what these timelines say waits until it is in the index.
         let sql = db.sql("SELECT 1 FROM {s}.timelines WHERE no = ANY ($1) ORDER BY no FOR KEY SHARE");
         lent.ask(what, &sql, &[(&lines, Type::INT8_ARRAY)]).await?;
-        let mut texts = TextRows::default();
+        let mut found = Vec::new();
         for (line, seq, entry) in log::stretches(db, &mut lent, &lines, &first, &past).await? {
             let blob = rows::blob_of(db, &mut lent, line, &entry).await?;
-            texts.add(line, seq, &entry, blob.as_deref());
+            found.push((line, seq, entry, blob));
         }
+        messages = Some(found.len());
+        // Appends go on meanwhile.
+        let cutting = tokio::task::spawn_blocking(move || {
+            let mut texts = TextRows::default();
+            found.iter().for_each(|(line, seq, entry, blob)| texts.add(*line, *seq, entry, blob.as_deref()));
+            texts
+        });
+        let texts = cutting.await.map_err(|_| Error::Closed)?;
         // One that was changed may wait twice.
         let sql = db.sql(
             "INSERT INTO {s}.texts (timeline, seq, part, words)
@@ -280,7 +293,7 @@ async fn index_some(db: &Db, others: Others) -> Result<usize, Failed> {
     }
     lent.run(what, "COMMIT").await?;
     lent.give_back();
-    Ok(stretches.len())
+    Ok(messages)
 }
 
 #[cfg(test)]

@@ -26,8 +26,8 @@ use crate::error::{Error, Result};
 const GROUP_MAX: usize = 256;
 /// Texts are indexed when nothing was written for so long,
 const IDLE: Duration = Duration::from_millis(30);
-/// or when so many messages wait for it.
-const BACKLOG_MAX: usize = 32_768;
+/// or when so many messages wait for it: a search would wait about a second for them.
+const BACKLOG_MAX: usize = 65_536;
 /// So many messages are indexed before looking whether someone waits to write,
 const INDEX_STEP: usize = 64;
 /// or so many when that was put off for long: what is indexed together needs less merging.

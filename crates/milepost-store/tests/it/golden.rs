@@ -30,7 +30,7 @@ use crate::writer::{assert_whole, entry_key};
 const MASTER: &[u8; 32] = b"a golden master key, no secret. ";
 const MARKS: &[u8; 32] = b"a golden signing key, no secret.";
 
-fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
@@ -69,8 +69,12 @@ impl Kind {
 
     /// Opened a year later, by someone else.
     pub async fn open_later(self, path: &Path) -> Store {
+        self.open_later_at(&url(path)).await
+    }
+
+    pub async fn open_later_at(self, url: &str) -> Store {
         let clock = Arc::new(ManualClock::new(START.plus_ms(365 * 24 * 3600 * 1000)));
-        Store::open(&url(path), self.options(Source::seeded(77, clock))).await.unwrap()
+        Store::open(url, self.options(Source::seeded(77, clock))).await.unwrap()
     }
 
     /// A copy of the golden file, to open.

@@ -6,11 +6,13 @@ use milepost_model::{ManualClock, SessionPatch, Source, WorkspaceId};
 use milepost_store::backend::{Backend, Term, TextQuery};
 use milepost_store::postgres::{Change, PostgresBackend, PostgresOptions};
 use milepost_store::{
-    Append, Claim, Error, MasterKey, MessageQuery, NewSession, Options, Redactor, Store, block_on, system_source,
+    Append, Claim, Error, MasterKey, MessageQuery, NewSession, Options, Redactor, SessionQuery, Store, block_on,
+    system_source,
 };
 
 use super::cluster::Cluster;
 use super::{Scheme, server};
+use crate::golden::{Kind, assert_described, describe};
 use crate::support::{START, claim, create, step, user};
 
 async fn count(store: &Store, text: &str, prefix: bool) -> usize {
@@ -177,6 +179,72 @@ async fn a_damaged_text_index_is_noticed_and_rebuilt() {
     store.reindex().await.unwrap();
     assert!(store.verify_deep().await.unwrap().is_whole());
     assert_eq!(count(&store, "find me", false).await, 1);
+    place.drop_schema().await;
+}
+
+/// What a process left behind is found by a search of another, and indexed by it without one, too.
+#[tokio::test]
+async fn texts_that_wait_are_indexed_by_whoever_comes() {
+    if server().is_none() {
+        return;
+    }
+    let place = Scheme::new("waiting");
+    let client = place.connect().await;
+    let waiting = async || -> i64 {
+        let sql = format!("SELECT count(*) FROM {}.unindexed", place.name);
+        client.query_one(&sql, &[]).await.unwrap().get(0)
+    };
+    for way in ["by a search", "by itself"] {
+        let one = Store::open(&place.url(), Options::default()).await.unwrap();
+        let writer = create(&one).await;
+        for _ in 0..40 {
+            writer.append(Append::new().message(user(&format!("left behind, {way}")))).await.unwrap();
+        }
+        one.close().await.unwrap();
+        assert!(waiting().await > 0, "{way}: nothing was left behind");
+        let other = Store::open(&place.url(), Options::default()).await.unwrap();
+        if way == "by itself" {
+            let start = std::time::Instant::now();
+            while waiting().await > 0 {
+                assert!(start.elapsed().as_secs() < 60, "nobody indexes");
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        }
+        assert_eq!(count(&other, &format!("behind, {way}"), false).await, 40);
+        assert_eq!(waiting().await, 0);
+        other.close().await.unwrap();
+    }
+    place.drop_schema().await;
+}
+
+/// `postgres-v1.sql` is `v1.db`, moved by a program of version 1 and dumped with `pg_dump --inserts`.
+#[tokio::test]
+async fn tables_of_version_1_are_brought_forward() {
+    if server().is_none() {
+        return;
+    }
+    let place = Scheme::new("old");
+    let dump = std::fs::read_to_string(crate::golden::folder().join("postgres-v1.sql")).unwrap();
+    let dump =
+        dump.replace("milepost.", &format!("{}.", place.name)).replace(" milepost;", &format!(" {};", place.name));
+    place.connect().await.batch_execute(&dump).await.unwrap();
+
+    let store = Kind::Plain.open_later_at(&place.url()).await;
+    let verified = store.verify_deep().await.unwrap();
+    assert!(verified.is_whole(), "{:?}", verified.problems);
+    let (found, mut expected) = (describe(&store).await, Kind::Plain.expected());
+    // Blobs that nothing refers to were left behind.
+    expected["stats"] = found["stats"].clone();
+    assert_described(&found, &expected, "version 1");
+    let sessions = store.sessions(&SessionQuery::default()).await.unwrap().sessions;
+    let writer = store.write(sessions[0].id, &claim().take_over()).await.unwrap();
+    writer.append(Append::new().message(user("it goes on with zanzibar"))).await.unwrap();
+    assert_eq!(count(&store, "zanzibar", false).await, 1);
+    assert!(store.verify_deep().await.unwrap().is_whole());
+    // Version 1 is told that it is too old.
+    let sql = format!("SELECT max(compatible) FROM {}.versions", place.name);
+    let oldest: i32 = place.connect().await.query_one(&sql, &[]).await.unwrap().get(0);
+    assert!(oldest > 1);
     place.drop_schema().await;
 }
 

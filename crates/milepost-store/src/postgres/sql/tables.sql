@@ -1,8 +1,5 @@
--- Version 1: the tables. `{s}` is the schema's name. Texts are compared byte by byte, whatever the database's locale.
-CREATE TABLE {s}.settings (
-  name text COLLATE "C" PRIMARY KEY,
-  value text NOT NULL
-);
+-- Version 2: the tables. `{s}` is the schema's name. Texts are compared byte by byte, whatever the database's locale.
+-- Numbers come before texts and bytes in each row, so that nothing is spent on filling up.
 
 CREATE TABLE {s}.sessions (
   no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -19,6 +16,8 @@ CREATE TABLE {s}.sessions (
   preview text COLLATE "C",
   trashed bigint,
   hidden boolean NOT NULL,
+  -- The number of the main head's timeline, and its length.
+  line bigint,
   length bigint NOT NULL,
   epoch bigint NOT NULL,
   owner text COLLATE "C",
@@ -45,9 +44,10 @@ CREATE INDEX timelines_parent ON {s}.timelines (parent) WHERE parent IS NOT NULL
 CREATE TABLE {s}.entries (
   timeline bigint NOT NULL,
   seq bigint NOT NULL,
+  time bigint NOT NULL,
+  sum bigint NOT NULL,
   version smallint NOT NULL,
   kind smallint NOT NULL,
-  time bigint NOT NULL,
   label text COLLATE "C",
   channel text COLLATE "C",
   text text COLLATE "C",
@@ -56,7 +56,6 @@ CREATE TABLE {s}.entries (
   batch bytea,
   chain bytea,
   mac bytea,
-  sum bigint NOT NULL,
   PRIMARY KEY (timeline, seq)
 );
 CREATE INDEX entries_refs ON {s}.entries (timeline) WHERE refs IS NOT NULL;
@@ -64,15 +63,15 @@ CREATE INDEX entries_refs ON {s}.entries (timeline) WHERE refs IS NOT NULL;
 CREATE TABLE {s}.marks (
   timeline bigint NOT NULL,
   seq bigint NOT NULL,
-  checkpoint text COLLATE "C" NOT NULL,
   time bigint NOT NULL,
-  trigger text COLLATE "C" NOT NULL,
-  label text COLLATE "C",
+  messages bigint NOT NULL,
+  trashed bigint,
   clean boolean NOT NULL,
   resumable boolean NOT NULL,
   kept boolean NOT NULL,
-  messages bigint NOT NULL,
-  trashed bigint,
+  checkpoint text COLLATE "C" NOT NULL,
+  trigger text COLLATE "C" NOT NULL,
+  label text COLLATE "C",
   PRIMARY KEY (timeline, seq)
 );
 CREATE INDEX marks_checkpoint ON {s}.marks (checkpoint);
@@ -118,6 +117,13 @@ CREATE TABLE {s}.texts (
   PRIMARY KEY (timeline, seq, part)
 );
 CREATE INDEX texts_words ON {s}.texts USING gin (words);
+
+-- Stretches of timelines whose texts are still to be indexed.
+CREATE TABLE {s}.unindexed (
+  timeline bigint NOT NULL,
+  first bigint NOT NULL,
+  past bigint NOT NULL
+);
 
 -- For people with a psql prompt.
 CREATE VIEW {s}.messages AS

@@ -2,7 +2,7 @@
 -- on with what they know.
 
 -- A commit must be on the disk before it is answered, whatever the server's default is. Lasts for the transaction.
-CREATE OR REPLACE FUNCTION {s}.durable() RETURNS void LANGUAGE plpgsql AS $body$
+CREATE FUNCTION {s}.durable() RETURNS void LANGUAGE plpgsql AS $body$
 BEGIN
   IF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'local', true);
@@ -10,7 +10,7 @@ BEGIN
 END $body$;
 
 -- The server's clock in milliseconds, or the clock of a test.
-CREATE OR REPLACE FUNCTION {s}.now_ms(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $body$
+CREATE FUNCTION {s}.now_ms(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $body$
   SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 $body$;
 
@@ -267,7 +267,7 @@ BEGIN
     END IF;
 
     IF r IS NOT NULL THEN
-      PERFORM {s}.put_row_2(v_session, r, p_bytes[v_base + (r ->> 'detail')::int], v_length,
+      PERFORM {s}.put_row_2(v_session, r, p_bytes[v_base + (r ->> 'detail')::int], v_line, v_length,
                             CASE WHEN b ? 'epoch' THEN v_until ELSE 0 END);
     ELSIF b ? 'epoch' THEN
       UPDATE {s}.sessions SET lease_until = greatest(lease_until, v_until) WHERE no = v_session;
@@ -288,7 +288,7 @@ BEGIN
   ON CONFLICT (workspace, id) DO UPDATE SET touched = excluded.touched;
 END $body$;
 
--- Adds batches that only add, and of which no two are of one session: all of them by the same few statements. Answers
+-- Adds batches that only add to main heads, and of which no two are of one session: all by the same few statements. Answers
 -- with the numbers of those that it added; whoever wants to know what is wrong with another asks append_2.
 CREATE FUNCTION {s}.extend_2(
   p_workspaces text[], p_sessions text[], p_timelines text[], p_expected bigint[], p_past bigint[], p_epochs bigint[],
@@ -302,30 +302,36 @@ CREATE FUNCTION {s}.extend_2(
   k_n int[], k_seq bigint[], k_pinned boolean[], k_body bytea[],
   b_n int[], b_id bytea[], b_body bytea[],
   p_text boolean, p_now bigint)
-RETURNS int[]
+RETURNS bigint[]
 LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
 DECLARE
   v_now bigint := {s}.now_ms(p_now);
-  v_mine bigint[];
+  v_found bigint[];
+  v_own bigint[];
   v_lines bigint[];
 BEGIN
   PERFORM {s}.durable();
-  -- Sessions are locked in the order in which they come.
-  v_mine := ARRAY(
-    SELECT x.n FROM unnest(p_workspaces, p_sessions, p_epochs) WITH ORDINALITY AS x (workspace, id, epoch, n)
-    JOIN {s}.sessions s ON s.workspace = x.workspace AND s.id = x.id AND s.epoch = coalesce(x.epoch, s.epoch)
-    ORDER BY x.n FOR UPDATE OF s);
-  -- A statement of its own: it sees what those did who held the locks before. No timeline has the number 0.
-  v_lines := ARRAY(
-    SELECT coalesce((
-      SELECT t.no FROM {s}.timelines t
-      WHERE t.workspace = x.workspace AND t.id = x.timeline AND t.session = x.id AND t.head IS NOT NULL
-        AND x.n = ANY (v_mine)
-        AND coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1,
-                     t.parent_seq + 1, 0) = x.expected), 0)
-    FROM unnest(p_workspaces, p_sessions, p_timelines, p_expected) WITH ORDINALITY AS x (workspace, id, timeline, expected, n)
-    ORDER BY x.n);
+  -- Sessions are locked in the order in which they come; what their rows say is looked at when they are locked.
+  SELECT array_agg(x.n), array_agg(x.line) INTO v_found, v_own FROM (
+    SELECT x.n, s.line
+    FROM unnest(p_workspaces, p_sessions, p_timelines, p_expected, p_epochs) WITH ORDINALITY
+      AS x (workspace, id, timeline, expected, epoch, n)
+    JOIN {s}.sessions s ON s.workspace = x.workspace AND s.id = x.id
+    JOIN {s}.timelines t ON t.no = s.line
+    WHERE s.length = x.expected AND s.epoch = coalesce(x.epoch, s.epoch) AND t.id = x.timeline
+    ORDER BY x.n FOR UPDATE OF s) x;
+  IF v_found IS NULL THEN
+    RETURN '{}';
+  END IF;
+  -- The line of each batch; no timeline has the number 0.
+  v_lines := v_own;
+  IF cardinality(v_own) < cardinality(p_sessions) THEN
+    v_lines := array_fill(0::bigint, ARRAY[cardinality(p_sessions)]);
+    FOR i IN 1 .. cardinality(v_found) LOOP
+      v_lines[v_found[i]] := v_own[i];
+    END LOOP;
+  END IF;
 
   INSERT INTO {s}.entries (timeline, seq, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum)
   SELECT v_lines[e.n], e.seq, e.version, e.kind, e.time, e.label, e.channel, e.text, e.body,
@@ -380,7 +386,7 @@ BEGIN
     ORDER BY y.workspace, y.id
     ON CONFLICT (workspace, id) DO UPDATE SET touched = excluded.touched;
   END IF;
-  RETURN ARRAY(SELECT x.n::int FROM unnest(v_lines) WITH ORDINALITY AS x (line, n) WHERE x.line > 0);
+  RETURN v_found;
 END $body$;
 
 -- Mostly the marks are of a timeline whose number the caller knows.
@@ -398,7 +404,7 @@ BEGIN
     kept = excluded.kept, messages = excluded.messages, trashed = excluded.trashed;
 END $body$;
 
-CREATE FUNCTION {s}.put_row_2(p_no bigint, r jsonb, p_detail bytea, p_length bigint, p_until bigint)
+CREATE FUNCTION {s}.put_row_2(p_no bigint, r jsonb, p_detail bytea, p_line bigint, p_length bigint, p_until bigint)
 RETURNS void LANGUAGE plpgsql AS $body$
 BEGIN
   UPDATE {s}.sessions SET status = r ->> 'status', created = (r ->> 'created')::bigint,
@@ -407,7 +413,7 @@ BEGIN
     hidden = (r ->> 'hidden')::boolean, title = r ->> 'title', preview = r ->> 'preview', project = r ->> 'project',
     agent = r ->> 'agent', feature = r ->> 'feature', task = r ->> 'task', stage = r ->> 'stage',
     tags = ARRAY(SELECT x FROM jsonb_array_elements_text(r -> 'tags') WITH ORDINALITY AS y (x, i) ORDER BY i),
-    detail = p_detail, length = p_length, lease_until = greatest(lease_until, p_until)
+    detail = p_detail, line = p_line, length = p_length, lease_until = greatest(lease_until, p_until)
   WHERE no = p_no;
 END $body$;
 
@@ -516,6 +522,7 @@ DECLARE
   v_no bigint;
   v_id text := r ->> 'id';
   v_now bigint := {s}.now_ms(p_now);
+  v_line bigint;
   v_length bigint;
 BEGIN
   PERFORM {s}.durable();
@@ -532,10 +539,10 @@ BEGIN
   DELETE FROM {s}.keyframes k USING {s}.timelines t
   WHERE t.workspace = p_workspace AND t.session = v_id AND k.timeline = t.no AND NOT k.pinned;
   PERFORM {s}.put_marks_2(p_workspace, p_marks, NULL, NULL);
-  SELECT coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1,
-                  t.parent_seq + 1, 0) INTO v_length
+  SELECT t.no, coalesce((SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1,
+                        t.parent_seq + 1, 0) INTO v_line, v_length
   FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.session = v_id AND t.head = 'main';
-  PERFORM {s}.put_row_2(v_no, r, p_detail, coalesce(v_length, 0), 0);
+  PERFORM {s}.put_row_2(v_no, r, p_detail, v_line, coalesce(v_length, 0), 0);
   IF p_text THEN
     DELETE FROM {s}.texts f USING {s}.timelines t
     WHERE t.workspace = p_workspace AND t.session = v_id AND f.timeline = t.no;
