@@ -26,8 +26,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "usage: milepost-bench COMMAND [--OPTION VALUE]…
   store --python PATH [--dir DIR] [--quick]       the figures of the group `store`
-  backends --python PATH [--dir DIR] [--quick]    the figures of the group `backends`, on the server that
-                                                  MILEPOST_TEST_POSTGRES names
+  backends --python PATH [--dir DIR] [--quick]    the figures of the group `backends`, on the servers that
+                                                  MILEPOST_TEST_POSTGRES and MILEPOST_TEST_S3 name
 parts of groups, for a closer look or a profiler:
   workload --out FILE [--steps N] [--session N]   write workload L as JSON lines
   bare [--dir DIR] [--appends N]                  4 KiB append + fdatasync
@@ -83,10 +83,12 @@ fn store_group(options: &Options) -> Result<ExitCode> {
 
 fn backends_group(options: &Options) -> Result<ExitCode> {
     let python = options.path("python").ok_or("backends needs --python PATH")?;
-    let server = std::env::var("MILEPOST_TEST_POSTGRES");
-    let server = server.map_err(|_| "MILEPOST_TEST_POSTGRES names no server; run scripts/bench, which starts one")?;
+    let named = |name: &str| {
+        std::env::var(name).map_err(|_| format!("{name} names no server; run scripts/bench, which starts one"))
+    };
+    let (server, bucket) = (named("MILEPOST_TEST_POSTGRES")?, named("MILEPOST_TEST_S3")?);
     let plan = if options.flag("quick") { backends::Plan::quick() } else { backends::Plan::full() };
-    let place = backends::Place { dir: options.dir(), python, server: Server::new(&server)? };
+    let place = backends::Place { dir: options.dir(), python, server: Server::new(&server)?, bucket };
     Ok(verdict("backends", backends::run(&plan, &place)?))
 }
 

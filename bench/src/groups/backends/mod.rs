@@ -2,6 +2,7 @@
 //!
 //! `bench/README.md` says what each figure means.
 
+mod object;
 mod postgres;
 
 use std::path::PathBuf;
@@ -32,6 +33,10 @@ pub struct Plan {
     pub moved_chunks: usize,
     /// and how often.
     pub moves: usize,
+    /// Sessions in a bucket that are listed.
+    pub listed_sessions: usize,
+    /// Sessions of the month that are saved.
+    pub month_sessions: usize,
     /// Whether values are held against their bars.
     pub judged: bool,
 }
@@ -48,6 +53,8 @@ impl Plan {
             moved_sessions: 10,
             moved_chunks: 600,
             moves: 3,
+            listed_sessions: 10_000,
+            month_sessions: 100,
             judged: true,
         }
     }
@@ -63,6 +70,8 @@ impl Plan {
             moved_sessions: 1,
             moved_chunks: 16,
             moves: 1,
+            listed_sessions: 100,
+            month_sessions: 2,
             judged: false,
         }
     }
@@ -77,6 +86,8 @@ pub struct Place {
     pub python: PathBuf,
     /// The PostgreSQL server that both sides save to.
     pub server: Server,
+    /// The URL of a bucket.
+    pub bucket: String,
 }
 
 impl Place {
@@ -91,5 +102,6 @@ impl Place {
 pub fn run(plan: &Plan, place: &Place) -> Result<usize> {
     let mut report = if plan.judged { Report::new("backends") } else { Report::unjudged("backends") };
     postgres::run(plan, place, &mut report)?;
+    object::run(plan, place, &mut report)?;
     Ok(report.short())
 }
