@@ -1,0 +1,94 @@
+//! What can go wrong above the store. Every message says what failed, why, and what to do now.
+
+use milepost_model::{CheckpointId, SessionId};
+
+/// The result of every operation of the engine.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong. A kind of its own only where the caller would do something different.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store said no.
+    #[error(transparent)]
+    Store(#[from] milepost_store::Error),
+
+    /// A shortened id, or a label, fits several things.
+    #[error("{given:?} could be any of {}: give more of it", .candidates.join(", "))]
+    Ambiguous {
+        /// What was given.
+        given: String,
+        /// What it fits; the first few.
+        candidates: Vec<String>,
+    },
+
+    /// A session cannot go on from there.
+    #[error("session {session} cannot be resumed from checkpoint {checkpoint}: {why}; {instead}")]
+    NotResumable {
+        /// The session.
+        session: SessionId,
+        /// The checkpoint.
+        checkpoint: CheckpointId,
+        /// Why not.
+        why: String,
+        /// What to do instead.
+        instead: String,
+    },
+
+    /// What was asked makes no sense here.
+    #[error("{what}: {why}; {instead}")]
+    Refused {
+        /// What was asked.
+        what: String,
+        /// Why it is refused.
+        why: String,
+        /// What to do instead.
+        instead: String,
+    },
+
+    /// A configuration file, variable or setting is wrong.
+    #[error("{place}: {why}; {instead}")]
+    Config {
+        /// The file with its line, or the variable.
+        place: String,
+        /// What is wrong.
+        why: String,
+        /// What to do.
+        instead: String,
+    },
+
+    /// What is to be imported is damaged, changed, or of another form.
+    #[error("{from} cannot be imported: {why}; nothing was imported")]
+    Import {
+        /// Where it came from.
+        from: String,
+        /// What is wrong, and in which entry.
+        why: String,
+    },
+
+    /// A file or directory could not be read or written.
+    #[error("{what} failed: {why}; check that the path exists and may be used")]
+    File {
+        /// What was being done, with the path.
+        what: String,
+        /// What the system said.
+        why: String,
+    },
+}
+
+impl Error {
+    /// What was asked makes no sense here.
+    pub fn refused(what: impl Into<String>, why: impl Into<String>, instead: impl Into<String>) -> Self {
+        Error::Refused { what: what.into(), why: why.into(), instead: instead.into() }
+    }
+
+    /// What was to be imported is wrong.
+    pub fn import(from: impl Into<String>, why: impl Into<String>) -> Self {
+        Error::Import { from: from.into(), why: why.into() }
+    }
+
+    /// A file operation failed.
+    pub fn file(what: impl Into<String>, why: impl ToString) -> Self {
+        Error::File { what: what.into(), why: why.to_string() }
+    }
+}
