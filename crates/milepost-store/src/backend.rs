@@ -23,6 +23,7 @@ use milepost_model::{
     WorkspaceId,
 };
 use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast::WeakSender;
 
 use crate::error::Result;
 
@@ -628,6 +629,15 @@ pub struct Features {
     pub text: bool,
 }
 
+/// Something that may have changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// This session was written to.
+    Session(WorkspaceId, SessionId),
+    /// Anything may have changed: time to look.
+    Unknown,
+}
+
 /// A place to store.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
@@ -716,6 +726,11 @@ pub trait Backend: Send + Sync + 'static {
     /// backends have nothing to do.
     async fn flush(&self) -> Result<()> {
         Ok(())
+    }
+    /// From now on hints at what any process writes, for as long as someone listens and as far as the backend hears
+    /// of it. A hint may be lost: whoever follows looks once in a while in any case. Most backends hear of nothing.
+    fn tell(&self, to: WeakSender<Change>) {
+        drop(to);
     }
     /// Finishes what is under way. Later calls give [`Error::Closed`](crate::Error::Closed).
     async fn close(&self) -> Result<()>;

@@ -51,7 +51,7 @@ pub mod sqlite;
 mod store;
 mod system;
 
-pub use backend::{Backend, BlobId};
+pub use backend::{Backend, BlobId, Change};
 pub use block::block_on;
 pub use codec::FORMAT;
 pub use ed25519_dalek;
@@ -61,9 +61,9 @@ pub use limits::Limits;
 pub use migrate::{Migrated, Phase, Progress, migrate};
 pub use milepost_model::Entry;
 pub use store::{
-    Append, Claim, Collected, Compression, DeleteMode, Deleted, Durability, Loaded, Mark, MarkQuery, MessageQuery,
-    NewMark, NewSession, Options, Problem, Pruned, Purged, Receipt, Redacted, Redactor, Reindexed, SessionPage,
-    SessionQuery, SessionWriter, SignedHead, Skipped, Stats, Store, StoredMessage, StoredRecord, Verified,
+    Append, Changes, Claim, Collected, Compression, DeleteMode, Deleted, Durability, Loaded, Mark, MarkQuery,
+    MessageQuery, NewMark, NewSession, Options, Problem, Pruned, Purged, Receipt, Redacted, Redactor, Reindexed,
+    SessionPage, SessionQuery, SessionWriter, SignedHead, Skipped, Stats, Store, StoredMessage, StoredRecord, Verified,
     open_backend,
 };
 pub use system::system_source;

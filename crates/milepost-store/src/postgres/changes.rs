@@ -1,8 +1,8 @@
 //! Hints that a session grew, by LISTEN and NOTIFY.
 //!
 //! They are hints and nothing else: sent after the commit and apart from it, so that no append waits for them, and lost
-//! when a connection breaks or a pooler stands between. Whoever follows a session reads it when a hint comes and at
-//! every [`Change::Unknown`], which comes once in a while in any case: a lost hint costs a moment, never an entry.
+//! when a connection breaks or a pooler stands between. Whoever follows a session looks once in a while in any case: a
+//! lost hint costs a moment, never an entry.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -10,43 +10,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use milepost_model::{SessionId, WorkspaceId};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::Notify;
+use tokio::sync::broadcast::WeakSender;
 use tokio_postgres::AsyncMessage;
 use tokio_postgres::types::Type;
 
 use super::db::{Db, Param};
+use crate::backend::Change;
 
 /// Hints of so long a time are sent together.
 const TOGETHER: Duration = Duration::from_millis(20);
 /// The server takes payloads below 8000 bytes.
 const PAYLOAD_BYTES: usize = 7000;
-/// Hints that wait for a slow follower; those beyond are lost.
+/// Between two looks whether anyone still listens.
+const STILL_WANTED: Duration = Duration::from_secs(1);
+/// Payloads that wait to be read.
 const WAITING: usize = 1024;
-/// Between two looks without a hint.
-const LOOK: Duration = Duration::from_secs(1);
-
-/// Something that may have changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// This session grew.
-    Session(WorkspaceId, SessionId),
-    /// Anything may have: time to look.
-    Unknown,
-}
-
-/// The hints, as they come.
-pub struct Changes(broadcast::Receiver<Change>);
-
-impl Changes {
-    /// The next hint; none when the store was closed.
-    pub async fn next(&mut self) -> Option<Change> {
-        match self.0.recv().await {
-            Ok(change) => Some(change),
-            Err(broadcast::error::RecvError::Lagged(_)) => Some(Change::Unknown),
-            Err(broadcast::error::RecvError::Closed) => None,
-        }
-    }
-}
 
 /// What this process has to tell.
 #[derive(Default)]
@@ -96,32 +75,26 @@ pub(super) async fn tell(db: Arc<Db>) {
     }
 }
 
-/// Starts to listen for everyone in this process.
-pub(super) fn listen(engine: &tokio::runtime::Handle, db: &Arc<Db>) -> broadcast::Sender<Change> {
-    let (sender, _) = broadcast::channel(WAITING);
-    let (db, weak) = (Arc::clone(db), sender.downgrade());
-    drop(engine.spawn(async move {
-        let mut tries = 0;
-        while let Some(sender) = weak.upgrade() {
-            follow(&db, &sender, &mut tries).await;
-            // Nobody knows what was missed.
-            drop(sender.send(Change::Unknown));
-            tries += 1;
-            drop(sender);
-            db.pause(tries).await;
-        }
-    }));
-    sender
-}
-
-impl Changes {
-    pub(super) fn new(sender: &broadcast::Sender<Change>) -> Self {
-        Self(sender.subscribe())
+/// Listens for as long as someone wants to know.
+pub(super) async fn listen(db: Arc<Db>, to: WeakSender<Change>) {
+    let mut tries = 0;
+    while to.strong_count() > 0 {
+        follow(&db, &to, &mut tries).await;
+        // Nobody knows what was missed.
+        hint(&to, Change::Unknown);
+        tries += 1;
+        db.pause(tries).await;
     }
 }
 
-/// Listens on a connection of its own until that ends.
-async fn follow(db: &Db, sender: &broadcast::Sender<Change>, tries: &mut u32) {
+fn hint(to: &WeakSender<Change>, change: Change) {
+    if let Some(sender) = to.upgrade() {
+        drop(sender.send(change));
+    }
+}
+
+/// Listens on a connection of its own until that ends, or nobody wants to know.
+async fn follow(db: &Db, to: &WeakSender<Change>, tries: &mut u32) {
     let Ok((client, mut connection)) = db.connect_alone().await else { return };
     let (heard, mut messages) = tokio::sync::mpsc::channel(WAITING);
     let reading = async move {
@@ -139,12 +112,13 @@ async fn follow(db: &Db, sender: &broadcast::Sender<Change>, tries: &mut u32) {
         return;
     }
     *tries = 0;
-    drop(sender.send(Change::Unknown));
+    hint(to, Change::Unknown);
     loop {
-        match tokio::time::timeout(LOOK, messages.recv()).await {
-            Ok(Some(payload)) => payload.lines().filter_map(parse).for_each(|change| drop(sender.send(change))),
+        match tokio::time::timeout(STILL_WANTED, messages.recv()).await {
+            Ok(Some(payload)) => payload.lines().filter_map(parse).for_each(|change| hint(to, change)),
             Ok(None) => return,
-            Err(_) => drop(sender.send(Change::Unknown)),
+            Err(_) if to.strong_count() == 0 => return,
+            Err(_) => {}
         }
     }
 }

@@ -30,11 +30,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use milepost_model::{CheckpointId, Epoch, Position, Seq, SessionId, Source, TimelineId, Timestamp, WorkspaceId};
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::broadcast::WeakSender;
+use tokio::sync::oneshot;
 
 use crate::backend::*;
 use crate::error::{Error, Result};
-pub use changes::{Change, Changes};
 use config::Target;
 use db::{Db, Patience};
 use group::Groups;
@@ -131,8 +131,6 @@ pub struct PostgresBackend {
     db: Arc<Db>,
     groups: Groups,
     text: bool,
-    /// Started when someone first asks.
-    changes: Mutex<Option<broadcast::Sender<Change>>>,
     engine: Engine,
 }
 
@@ -164,13 +162,7 @@ impl PostgresBackend {
         if text {
             drop(engine.handle.spawn(text::keep_up(Arc::clone(&db))));
         }
-        Ok(Self { db, groups, text, changes: Mutex::default(), engine })
-    }
-
-    /// Hints of what changes from now on, in any process. See [`Changes`] for what they are worth.
-    pub fn changes(&self) -> Changes {
-        let mut listening = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        Changes::new(listening.get_or_insert_with(|| changes::listen(&self.engine.handle, &self.db)))
+        Ok(Self { db, groups, text, engine })
     }
 
     /// Runs work with the server on the engine's thread.
@@ -337,11 +329,14 @@ impl Backend for PostgresBackend {
         self.run(|db| async move { Ok(check::compact(&db).await?) }).await
     }
 
+    fn tell(&self, to: WeakSender<Change>) {
+        drop(self.engine.handle.spawn(changes::listen(Arc::clone(&self.db), to)));
+    }
+
     async fn close(&self) -> Result<()> {
         if !self.db.shut() {
             return Ok(());
         }
-        drop(self.changes.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.groups.stop().await;
         let db = Arc::clone(&self.db);
         let hang_up = async move {

@@ -125,6 +125,7 @@ impl Store {
             },
             Err(error) => return Err(error),
         }
+        self.changed(session);
         self.inner.keys.shred(&*self.inner.backend, session).await
     }
 

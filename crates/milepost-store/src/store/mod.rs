@@ -4,6 +4,7 @@
 //! it. Every rule about what sessions, timelines and marks mean lives here, none in a backend.
 
 mod append;
+mod changes;
 mod draft;
 mod fold;
 mod heads;
@@ -32,6 +33,8 @@ use crate::keys::{KeyOptions, Keys, MasterKey};
 use crate::limits::Limits;
 
 pub use append::{Append, Claim, NewMark, NewSession, Receipt};
+pub use changes::Changes;
+use changes::Followers;
 pub use heads::SignedHead;
 pub use keep::{Collected, DeleteMode, Deleted};
 pub use marks::{Loaded, Mark, MarkQuery, Skipped};
@@ -119,6 +122,7 @@ struct Inner {
     source: Source,
     /// Parents of timelines never change.
     parents: Mutex<HashMap<TimelineId, (SessionId, Option<Position>)>>,
+    followers: Followers,
 }
 
 impl std::fmt::Debug for Store {
@@ -209,6 +213,7 @@ impl Store {
                 blob_grace_ms: options.blob_grace_ms,
                 source,
                 parents: Mutex::default(),
+                followers: Followers::default(),
             }),
         })
     }
@@ -337,6 +342,7 @@ impl Store {
 
     /// Finishes what is under way. The store cannot be used afterwards.
     pub async fn close(&self) -> Result<()> {
+        self.inner.followers.close();
         self.inner.backend.close().await
     }
 

@@ -169,6 +169,7 @@ impl Store {
         batch.epoch = None;
         batch.holder = Some((owner, claim.holder.clone()));
         self.inner.backend.append(self.workspace(), batch).await?;
+        self.changed(id);
         head.take(draft);
         drop(head);
         Ok(writer)
@@ -353,6 +354,7 @@ impl SessionWriter {
         let outcome = meanwhile(self.store.inner.backend.append(self.store.workspace(), batch), || drop(spent)).await;
         match outcome {
             Ok(_) => {
+                self.store.changed(self.session);
                 head.take(draft);
                 head.stale = false;
                 Ok(())
@@ -415,6 +417,7 @@ impl SessionWriter {
         batch.open = Some(Opening { parent: Some(to), head: MAIN_HEAD.to_owned(), replaces: Some(head.timeline) });
         head.stale = true;
         self.store.inner.backend.append(self.store.workspace(), batch).await?;
+        self.store.changed(self.session);
         let receipt = Receipt {
             first: Position { timeline, seq: draft.first },
             length: draft.length,
@@ -446,6 +449,7 @@ impl SessionWriter {
         batch.rewrite = rewrite;
         head.stale = true;
         self.store.inner.backend.append(self.store.workspace(), batch).await?;
+        self.store.changed(self.session);
         head.take(draft);
         head.state = None;
         // After a cut the head is somewhere else: read it again.

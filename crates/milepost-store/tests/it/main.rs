@@ -5,6 +5,7 @@
 
 mod bad_days;
 mod blocking;
+mod changes;
 mod child;
 mod conformance;
 mod flips;

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use milepost_model::{ManualClock, SessionPatch, Source, WorkspaceId};
-use milepost_store::backend::{Backend, Term, TextQuery};
-use milepost_store::postgres::{Change, PostgresBackend, PostgresOptions};
+use milepost_store::backend::{Term, TextQuery};
 use milepost_store::{
-    Append, Claim, Error, MasterKey, MessageQuery, NewSession, Options, Redactor, SessionQuery, Store, block_on,
-    system_source,
+    Append, Change, Claim, Error, MasterKey, MessageQuery, NewSession, Options, Redactor, SessionQuery, Store,
+    block_on, system_source,
 };
 
 use super::cluster::Cluster;
@@ -324,34 +323,27 @@ async fn many_programs_make_the_tables_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_process_is_told_of_what_grows_and_looks_anyway() {
+async fn another_process_is_told_of_what_grows() {
     if server().is_none() {
         return;
     }
     let place = Scheme::new("hints");
     let store = Store::open(&place.url(), Options::default()).await.unwrap();
-    let other =
-        PostgresBackend::open(&place.url(), &PostgresOptions::default(), system_source().unwrap()).await.unwrap();
-    let mut changes = other.changes();
+    let other = Store::open(&place.url(), Options::default()).await.unwrap();
+    let mut changes = other.changes().unwrap();
     let writer = create(&store).await;
     let expected = Change::Session(store.workspace().clone(), writer.id());
-    let mut looks = 0;
+    // Before the server was asked to tell, hints are lost.
     let told = async {
         loop {
             writer.append(step(1)).await.unwrap();
             match changes.next().await.unwrap() {
-                Change::Unknown => looks += 1,
+                Change::Unknown => {}
                 change => break assert_eq!(change, expected),
             }
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(20), told).await.unwrap();
-    assert!(looks > 0, "the first hint is to look at everything");
-    while changes.next().await.unwrap() != Change::Unknown {}
-    other.close().await.unwrap();
-    while let Some(change) = changes.next().await {
-        assert_ne!(change, Change::Session(WorkspaceId::new("none").unwrap(), writer.id()));
-    }
     place.drop_schema().await;
 }
 
