@@ -38,7 +38,7 @@ pub use delta::{Delta, DeltaError};
 pub use entry::{Body, Entry, EntryKind, Epoch, Event, Hash, Position, Seq};
 pub use id::{BatchId, CheckpointId, Id, IdError, OwnerId, SessionId, TimelineId, WorkspaceId};
 pub use message::{Block, Channel, Content, Message, MessageError, Role};
-pub use policy::{Policy, Retention};
+pub use policy::{Include, Policy, PolicyPatch, Retention, Smart};
 pub use session::{Branch, Session, SessionPatch, Status};
 pub use source::{Clock, Entropy, ManualClock, SeededEntropy, Source, Timestamp};
 pub use state::{SECTIONS, State, StateError};

@@ -1,5 +1,6 @@
 //! Durable sessions for AI agents.
 
+pub mod config;
 mod error;
 
 pub use error::{Error, Result};

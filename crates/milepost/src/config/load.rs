@@ -1,0 +1,295 @@
+//! Reading a configuration: the file, then the environment, then what was set explicitly.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use milepost_model::PolicyPatch;
+use serde_json::Value;
+
+use super::limits::MAX_CONFIG_BYTES;
+use super::origin::{Diagnostic, Origin, Severity, first_error};
+use super::read::{Reader, Typed, read_text};
+use super::schema::{self, Field, POLICY_ONLY, ROOT, Shape};
+use super::settings::Settings;
+use super::suggest;
+use super::usable::{Surroundings, build, patch};
+use super::yaml::{self, Node};
+use crate::{Error, Result};
+
+/// The variable that names the configuration file.
+pub const CONFIG_VARIABLE: &str = "MILEPOST_CONFIG";
+/// How a configuration file is called.
+pub const FILE_NAMES: [&str; 2] = ["milepost.yaml", "milepost.yml"];
+/// So many directories are looked into, upwards.
+const MAX_PARENTS: usize = 64;
+
+/// Reads a configuration. Later layers win: defaults, the file, the environment, what was set explicitly.
+///
+/// ```
+/// use milepost::config::Loader;
+///
+/// let lookup = |name: &str| match name {
+///     "HOME" => Some("/home/ada".to_owned()),
+///     "MILEPOST_POLICY_EVERY_MESSAGES" => Some("20".to_owned()),
+///     _ => None,
+/// };
+/// let settings = Loader::new("/home/ada", lookup).without_file().set("workspace", "lab").load()?;
+/// assert_eq!(settings.policy.every_messages, 20);
+/// assert_eq!(settings.workspace.as_str(), "lab");
+/// # Ok::<(), milepost::Error>(())
+/// ```
+pub struct Loader<'a> {
+    directory: PathBuf,
+    lookup: Box<dyn Fn(&str) -> Option<String> + 'a>,
+    file: Choice,
+    sets: Vec<(String, String)>,
+}
+
+enum Choice {
+    Find,
+    This(PathBuf),
+    None,
+}
+
+impl<'a> Loader<'a> {
+    /// A loader for a working directory. The environment is read through `lookup` and in no other way.
+    pub fn new(directory: impl Into<PathBuf>, lookup: impl Fn(&str) -> Option<String> + 'a) -> Self {
+        Self { directory: directory.into(), lookup: Box::new(lookup), file: Choice::Find, sets: Vec::new() }
+    }
+
+    /// Reads this file instead of looking for one.
+    #[must_use]
+    pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.file = Choice::This(path.into());
+        self
+    }
+
+    /// Reads no file.
+    #[must_use]
+    pub fn without_file(mut self) -> Self {
+        self.file = Choice::None;
+        self
+    }
+
+    /// Sets one setting, as a flag does: `set("policy.every_messages", "20")`.
+    #[must_use]
+    pub fn set(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.sets.push((key.into(), value.into()));
+        self
+    }
+
+    /// The settings; the first problem when there is one.
+    pub fn load(&self) -> Result<Settings> {
+        let (mut settings, found) = self.read();
+        if let Some(error) = first_error(&found) {
+            return Err(error);
+        }
+        settings.warnings = found;
+        Ok(settings)
+    }
+
+    /// All problems, errors and warnings.
+    pub fn check(&self) -> Vec<Diagnostic> {
+        self.read().1
+    }
+
+    fn read(&self) -> (Settings, Vec<Diagnostic>) {
+        let mut found = Vec::new();
+        let mut typed = match self.find() {
+            Ok(Some(path)) => read_file(&path, &mut found),
+            Ok(None) => Typed::default(),
+            Err(problem) => {
+                found.push(*problem);
+                Typed::default()
+            }
+        };
+        typed.overlay(self.variables(&mut found));
+        typed.overlay(self.flags(&mut found));
+        let around = self.around();
+        let settings = build(typed, &around, &mut found);
+        (settings, found)
+    }
+
+    fn around(&self) -> Surroundings<'_> {
+        Surroundings { directory: &self.directory, lookup: &*self.lookup }
+    }
+
+    /// The file that is read: the one that was named; else the one in the variable `MILEPOST_CONFIG`; else
+    /// `milepost.yaml` or `milepost.yml` in the working directory or above it, up to the root of the repository or the home directory;
+    /// else `milepost/config.yaml` in the directory for configurations.
+    pub fn find(&self) -> Result<Option<PathBuf>, Box<Diagnostic>> {
+        let around = self.around();
+        match (&self.file, around.variable(CONFIG_VARIABLE)) {
+            (Choice::None, _) => Ok(None),
+            (Choice::This(path), _) => Ok(Some(self.directory.join(path))),
+            (Choice::Find, Some(path)) => Ok(Some(self.directory.join(path))),
+            (Choice::Find, None) => {
+                if let Some(path) = self.find_upwards()? {
+                    return Ok(Some(path));
+                }
+                let home = || around.directory_in("HOME").map(|home| home.join(".config"));
+                let user = around.directory_in("XDG_CONFIG_HOME").or_else(home);
+                Ok(user.map(|user| user.join("milepost/config.yaml")).filter(|path| path.is_file()))
+            }
+        }
+    }
+
+    /// Looks upwards only inside of a repository or the home directory: elsewhere, directories above may belong to others.
+    fn find_upwards(&self) -> Result<Option<PathBuf>, Box<Diagnostic>> {
+        let home = self.around().directory_in("HOME");
+        let chain: Vec<&Path> = self.directory.ancestors().take(MAX_PARENTS).collect();
+        let end = chain.iter().position(|dir| dir.join(".git").exists() || home.as_deref() == Some(*dir));
+        for dir in &chain[..=end.unwrap_or(0)] {
+            let both = FILE_NAMES.map(|name| dir.join(name));
+            match both.each_ref().map(|path| path.is_file()) {
+                [true, true] => {
+                    let origin = Origin::File { path: both[1].as_path().into(), line: 0, column: 0 };
+                    let why = format!("{} stands beside it", FILE_NAMES[0]);
+                    return Err(Box::new(Diagnostic::error(&origin, "", why, "remove one of the two")));
+                }
+                [true, false] => return Ok(Some(both[0].clone())),
+                [false, true] => return Ok(Some(both[1].clone())),
+                [false, false] => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// What the environment says. Empty variables count as not set.
+    fn variables(&self, found: &mut Vec<Diagnostic>) -> Typed {
+        let around = self.around();
+        let mut all = Typed::default();
+        for (path, field) in schema::settings() {
+            if field.to.is_some() || matches!(field.shape, Shape::Named(_)) {
+                continue;
+            }
+            let name = schema::variable(&path);
+            if let Some(text) = around.variable(&name) {
+                let path: Vec<String> = path.into_iter().map(str::to_owned).collect();
+                all.overlay(read_text(&text, field, &path, &Origin::Variable(name), found));
+            }
+        }
+        all
+    }
+
+    fn flags(&self, found: &mut Vec<Diagnostic>) -> Typed {
+        let mut all = Typed::default();
+        for (key, value) in &self.sets {
+            let origin = Origin::Flag(key.clone());
+            match resolve(key) {
+                Ok((path, field)) => all.overlay(read_text(value, field, &path, &origin, found)),
+                Err(instead) => {
+                    found.push(Diagnostic::error(&origin, key.clone(), "there is no such setting", instead));
+                }
+            }
+        }
+        all
+    }
+}
+
+/// The setting with this dotted name, or what to write instead. Entries with names of the user's own are set in the file.
+fn resolve(key: &str) -> Result<(Vec<String>, &'static Field), String> {
+    let mut path = Vec::new();
+    let mut shape = &ROOT;
+    let mut last = None;
+    for part in key.split('.') {
+        let Shape::Section(fields) = shape else {
+            return Err("set it in the file".to_owned());
+        };
+        let Some(field) = schema::lookup(fields, &schema::snake(part)) else {
+            return Err(suggest::for_key(part, &path, fields));
+        };
+        path.push(field.name.to_owned());
+        (shape, last) = (&field.shape, Some(field));
+    }
+    match (last, shape) {
+        (Some(_), Shape::Section(fields)) => {
+            let names: Vec<_> = fields.iter().copied().flatten().map(|field| field.name).collect();
+            Err(format!("name one of its settings: {}", names.join(", ")))
+        }
+        (Some(_), Shape::Named(_)) | (None, _) => Err("set it in the file".to_owned()),
+        (Some(field), _) => Ok((path, field)),
+    }
+}
+
+fn read_file(path: &Path, found: &mut Vec<Diagnostic>) -> Typed {
+    let whole = Origin::File { path: Arc::from(path), line: 0, column: 0 };
+    let text = match bounded(path) {
+        Ok(text) => text,
+        Err(error) => {
+            let why = format!("it cannot be read: {error}");
+            found.push(Diagnostic::error(&whole, "", why, "check that it is there and may be read, or name another"));
+            return Typed::default();
+        }
+    };
+    let Ok(text) = String::from_utf8(text) else {
+        found.push(Diagnostic::error(&whole, "", "it is not UTF-8", "save it as UTF-8"));
+        return Typed::default();
+    };
+    let Some(tree) = yaml::parse(path, &text, found) else { return Typed::default() };
+    let mut reader = Reader::new(found);
+    reader.read(&tree, &ROOT, &[], None);
+    reader.typed
+}
+
+/// The file's bytes, one more than may be when there are more.
+fn bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is not a file"));
+    }
+    file.take(MAX_CONFIG_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Everything that is wrong with a file, errors and warnings. The environment plays no part.
+pub fn check(path: &Path) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    let typed = read_file(path, &mut found);
+    // The place of the store depends on the environment, which is not looked at here.
+    let lookup = |name: &str| (name == "HOME").then(|| "/".to_owned());
+    build(typed, &Surroundings { directory: Path::new(""), lookup: &lookup }, &mut found);
+    found
+}
+
+/// The change to a policy that a JSON value describes, as a session's or a run's own: every name of the settings of
+/// `policy` is taken, in snake case and in camel case, and so is the form in which a change is stored.
+pub fn policy_patch(value: &Value) -> Result<PolicyPatch> {
+    if !value.is_object() {
+        let (place, why) = ("policy".to_owned(), "it is not an object".to_owned());
+        return Err(Error::Config { place, why, instead: "write {\"every_messages\": 20}, for example".to_owned() });
+    }
+    let mut found = Vec::new();
+    let mut reader = Reader::new(&mut found);
+    let origin = Origin::Flag("policy".to_owned());
+    reader.read(&Node::from_json(value, &origin), &POLICY_ONLY, &[], None);
+    let typed = reader.typed;
+    match first_error(&found) {
+        Some(error) => Err(error),
+        None => Ok(patch(&typed.tree(&[]))),
+    }
+}
+
+/// Variables that begin with `MILEPOST_` and mean nothing, from the names of all that are set.
+pub fn check_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Diagnostic> {
+    let mut known: Vec<String> = schema::settings()
+        .into_iter()
+        .filter(|(_, field)| field.to.is_none() && !matches!(field.shape, Shape::Named(_)))
+        .map(|(path, _)| schema::variable(&path))
+        .collect();
+    known.extend([CONFIG_VARIABLE, milepost_store::MASTER_KEY_VARIABLE, super::MARK_KEY_VARIABLE].map(str::to_owned));
+    let unknown =
+        names.into_iter().filter(|name| name.starts_with("MILEPOST_") && !known.iter().any(|one| one == name));
+    let told = unknown.map(|name| {
+        let near = suggest::nearest(name, known.iter().map(String::as_str));
+        let instead = near.map_or("remove it".to_owned(), |near| format!("did you mean {near}?"));
+        let origin = Origin::Variable(name.to_owned());
+        Diagnostic {
+            severity: Severity::Warning,
+            ..Diagnostic::error(&origin, "", "it means nothing to Milepost", instead)
+        }
+    });
+    told.collect()
+}

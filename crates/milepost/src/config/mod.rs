@@ -1,0 +1,26 @@
+//! The configuration: `milepost.yaml`, the environment, and what is set explicitly, as one [`Settings`].
+//!
+//! It goes through two stages: as typed (a tree of values that know their line and column, compared with the schema),
+//! then as usable (every value checked, every path whole). Nothing here reads the environment but through a lookup that
+//! is passed in. [`Settings::explain`] says where each value came from; [`check`] lists all that is wrong with a file.
+
+mod explain;
+mod keys;
+pub mod limits;
+mod load;
+mod origin;
+mod read;
+mod schema;
+mod settings;
+mod suggest;
+mod usable;
+mod yaml;
+
+pub use explain::Explained;
+pub use keys::KEYCHAIN_SERVICE;
+pub use load::{CONFIG_VARIABLE, FILE_NAMES, Loader, check, check_variables, policy_patch};
+pub use origin::{Diagnostic, Origin, Severity};
+pub use settings::{
+    AgentKind, Budget, Compression, KeySettings, KeySource, Redaction, Settings, Summaries, Template, Url, Work,
+};
+pub use usable::MARK_KEY_VARIABLE;

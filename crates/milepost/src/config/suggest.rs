@@ -1,0 +1,58 @@
+//! "Did you mean …": the name nearest to one that is unknown.
+
+use super::schema::{self, Field};
+
+/// The name among these that was probably meant.
+pub(super) fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Comparing is quadratic in length; nothing that long is a misspelt name.
+    let given: String = given.chars().take(64).collect();
+    let far = (given.chars().count() / 3).max(1) + 1;
+    names
+        .into_iter()
+        .map(|name| (strsim::osa_distance(&given, name), name))
+        .filter(|(distance, name)| *distance < far.max(2) || is_part(&given, name))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+fn is_part(given: &str, name: &str) -> bool {
+    given.len() >= 4 && (name.contains(given) || given.contains(name) && name.len() >= 4)
+}
+
+/// What to write instead of a key that this section does not have.
+pub(super) fn for_key(given: &str, at: &[String], section: &'static [&'static [Field]]) -> String {
+    let snake = schema::snake(given);
+    let here = section.iter().copied().flatten();
+    let names = here.clone().flat_map(|field| std::iter::once(field.name).chain(field.also.iter().copied()));
+    // The same key, exactly, in another section is a better guess than one that only looks alike here.
+    let elsewhere = schema::settings().into_iter().find(|(_, field)| field.name == snake && field.to.is_none());
+    if let Some((path, _)) = elsewhere {
+        return format!("it belongs elsewhere: did you mean {}?", path.join("."));
+    }
+    match nearest(&snake, names) {
+        Some(name) => format!("did you mean {}?", join(at, name)),
+        None => {
+            let known: Vec<_> = here.map(|field| field.name).collect();
+            format!("remove it; what is known here: {}", known.join(", "))
+        }
+    }
+}
+
+/// A path as people write it.
+pub(super) fn join(at: &[String], name: &str) -> String {
+    let mut out = show(at);
+    if !out.is_empty() {
+        out.push('.');
+    }
+    out.push_str(name);
+    out
+}
+
+/// A path as people write it; a name with a dot stands in quotes.
+pub(super) fn show(path: &[String]) -> String {
+    let quoted = path.iter().map(|part| match part.contains(['.', '"', '\n', ' ']) {
+        true => format!("{part:?}"),
+        false => part.clone(),
+    });
+    quoted.collect::<Vec<_>>().join(".")
+}
