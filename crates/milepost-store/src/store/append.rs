@@ -100,6 +100,11 @@ impl Append {
         Self::default()
     }
 
+    /// Whether there is nothing to append.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
     /// Under an id of the caller's: the same append sent again is recognised and not added twice.
     #[must_use]
     pub fn batch(mut self, id: BatchId) -> Self {

@@ -1,0 +1,140 @@
+//! What differs between two checkpoints, of one session or of two.
+
+use milepost_model::delta::{Change, StatePath};
+use milepost_model::{CheckpointId, Delta, Position, Seq, SessionId, State};
+use milepost_store::{Mark, MessageQuery, StoredMessage};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::engine::Milepost;
+use crate::error::Result;
+use crate::usage::Usage;
+
+/// What differs between two checkpoints.
+#[derive(Debug, Clone)]
+pub struct Diff {
+    /// The first.
+    pub a: Mark,
+    /// The second.
+    pub b: Mark,
+    /// The last entry that both have; none when they share nothing.
+    pub common: Option<Position>,
+    /// Messages that only the first has.
+    pub only_a: Vec<StoredMessage>,
+    /// Messages that only the second has.
+    pub only_b: Vec<StoredMessage>,
+    /// Values of the state that differ.
+    pub state: Vec<PathDiff>,
+    /// What was spent up to the first.
+    pub usage_a: Usage,
+    /// What was spent up to the second.
+    pub usage_b: Usage,
+}
+
+/// A value of the state that differs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PathDiff {
+    /// Where.
+    pub path: String,
+    /// What the first has there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Value>,
+    /// What the second has there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Value>,
+}
+
+impl Milepost {
+    /// Compares two checkpoints, also of different sessions.
+    pub async fn diff(&self, a: CheckpointId, b: CheckpointId) -> Result<Diff> {
+        let (a, b) = (self.store().load(a).await?, self.store().load(b).await?);
+        let common = self.common(a.mark.at, b.mark.at).await?;
+        let after = MessageQuery { from: common.map(|at| at.seq.next()), ..MessageQuery::default() };
+        let only_a = self.store().messages_at(a.mark.at, &after).await?;
+        let only_b = self.store().messages_at(b.mark.at, &after).await?;
+        let before = MessageQuery { to: after.from, ..MessageQuery::default() };
+        let shared: Usage = match common {
+            Some(at) => self.store().messages_at(at, &before).await?.iter().map(|stored| Usage::of(&stored.message)).sum(),
+            None => Usage::default(),
+        };
+        let spent = |messages: &[StoredMessage]| shared + messages.iter().map(|stored| Usage::of(&stored.message)).sum();
+        Ok(Diff {
+            usage_a: spent(&only_a),
+            usage_b: spent(&only_b),
+            state: state_diff(&a.state, &b.state)?,
+            a: a.mark,
+            b: b.mark,
+            common,
+            only_a,
+            only_b,
+        })
+    }
+
+    /// The last entry that two positions share.
+    async fn common(&self, a: Position, b: Position) -> Result<Option<Position>> {
+        let (mut ways, mut shared) = ([self.way(a).await?, self.way(b).await?].into_iter(), None);
+        let (first, second) = (ways.next().unwrap_or_default(), ways.next().unwrap_or_default());
+        for (one, other) in first.iter().zip(&second) {
+            if one.timeline != other.timeline {
+                break;
+            }
+            shared = Some(Position { timeline: one.timeline, seq: one.seq.min(other.seq) });
+        }
+        Ok(shared)
+    }
+
+    /// The last entry on every timeline that leads to a position, oldest first.
+    pub(crate) async fn way(&self, to: Position) -> Result<Vec<Position>> {
+        let mut way = vec![to];
+        let mut at = to;
+        let store = self.store();
+        loop {
+            let line = store.backend().timeline(store.workspace(), at.timeline).await?;
+            let line = line.ok_or_else(|| milepost_store::Error::NotFound {
+                what: "timeline",
+                id: at.timeline.to_string(),
+            })?;
+            match line.parent {
+                Some(parent) => way.push(parent),
+                None => break,
+            }
+            at = way.last().copied().unwrap_or(to);
+        }
+        way.reverse();
+        Ok(way)
+    }
+}
+
+impl Diff {
+    /// The sessions of the two.
+    pub fn sessions(&self) -> (SessionId, SessionId) {
+        (self.a.session, self.b.session)
+    }
+
+    /// The entry from which they differ.
+    pub fn differs_from(&self) -> Seq {
+        self.common.map_or(Seq(0), |at| at.seq.next())
+    }
+}
+
+/// Which values of two states differ, by their paths.
+pub fn state_diff(before: &State, after: &State) -> Result<Vec<PathDiff>> {
+    let (before, after) = (before.as_value(), after.as_value());
+    let delta = Delta::diff(before, after).map_err(milepost_store::Error::from)?;
+    let mut paths: Vec<StatePath> = delta
+        .changes()
+        .map(|(path, change)| match change {
+            Change::Set(_) | Change::Remove => path,
+            // A list or a text that grew is shown whole: its parts have moved.
+            _ => path,
+        })
+        .collect();
+    paths.sort();
+    paths.dedup();
+    let at = |value: &Value, path: &StatePath| value.pointer(&path.to_string()).cloned();
+    Ok(paths
+        .into_iter()
+        .map(|path| PathDiff { before: at(before, &path), after: at(after, &path), path: path.to_string() })
+        .filter(|diff| diff.before != diff.after)
+        .collect())
+}

@@ -1,0 +1,383 @@
+//! The engine: an open workspace, and everything that needs no session of one's own.
+
+use std::sync::Arc;
+
+use milepost_context::redact::Rules;
+use milepost_model::{Policy, SessionId, SessionPatch, Source, Status, Trigger};
+use milepost_store::{Append, Changes, Claim, NewMark, SessionPage, SessionQuery, Store};
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+
+use crate::config::Summaries;
+use crate::error::{Error, Result};
+use crate::notice::{Counts, Notice};
+use crate::redaction::Redaction;
+use crate::session::{NewSession, Session};
+
+/// Notices that wait for a slow listener; those beyond are lost to it.
+const WAITING_NOTICES: usize = 1024;
+
+/// How the engine works. The defaults are good ones.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct EngineOptions {
+    /// How the store is opened.
+    pub store: milepost_store::Options,
+    /// When checkpoints are taken and how many are kept, unless a session or a run says otherwise.
+    pub policy: Policy,
+    /// What never reaches the store in clear; none for no redaction.
+    pub redaction: Option<Rules>,
+    /// Secrets that are found are kept, encrypted, so that an authorised resume gets them back.
+    pub vault: bool,
+    /// Who holds the sessions that are written to, in words a person understands.
+    pub holder: String,
+    /// The most tokens that a request to a model may have.
+    pub budget_tokens: usize,
+    /// So many of the last messages go into a request.
+    pub last_messages: usize,
+    /// Which agents may read which other agents' summaries.
+    pub summaries: Summaries,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            store: milepost_store::Options::default(),
+            policy: Policy::default(),
+            redaction: Some(Rules::new()),
+            vault: false,
+            holder: format!("process {}", std::process::id()),
+            budget_tokens: 100_000,
+            last_messages: 50,
+            summaries: Summaries::default(),
+        }
+    }
+}
+
+/// An open workspace. Cheap to clone; clones share everything.
+#[derive(Debug, Clone)]
+pub struct Milepost {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    policy: Policy,
+    redaction: Redaction,
+    holder: String,
+    budget_tokens: usize,
+    last_messages: usize,
+    summaries: Summaries,
+    notices: broadcast::Sender<Notice>,
+    counts: Counts,
+}
+
+impl Milepost {
+    /// Opens the store at a URL (`sqlite:PATH`, `postgres://…`, `s3://…`, `file:///…`, `memory:`), or makes it.
+    pub async fn open(url: &str) -> Result<Self> {
+        Self::open_with(url, EngineOptions::default()).await
+    }
+
+    /// Opens a store with options of one's own.
+    pub async fn open_with(url: &str, options: EngineOptions) -> Result<Self> {
+        let store = Store::open(url, options.store.clone()).await?;
+        Self::on(store, options).await
+    }
+
+    /// Works on a store that is open already.
+    pub async fn on(store: Store, options: EngineOptions) -> Result<Self> {
+        let (notices, _) = broadcast::channel(WAITING_NOTICES);
+        let rules = options.redaction.map(|rules| rules.keys(&options.policy.exclude_keys));
+        let redaction = Redaction::new(rules, options.vault, &store).await?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                store,
+                policy: options.policy,
+                redaction,
+                holder: options.holder,
+                budget_tokens: options.budget_tokens,
+                last_messages: options.last_messages,
+                summaries: options.summaries,
+                notices,
+                counts: Counts::default(),
+            }),
+        })
+    }
+
+    /// The store below.
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// Where time, randomness and ids come from.
+    pub fn source(&self) -> &Source {
+        self.store().source()
+    }
+
+    /// The policy unless a session or a run says otherwise.
+    pub fn policy(&self) -> &Policy {
+        &self.inner.policy
+    }
+
+    pub(crate) fn redaction(&self) -> &Redaction {
+        &self.inner.redaction
+    }
+
+    pub(crate) fn budget_tokens(&self) -> usize {
+        self.inner.budget_tokens
+    }
+
+    pub(crate) fn last_messages(&self) -> usize {
+        self.inner.last_messages
+    }
+
+    pub(crate) fn summaries(&self) -> &Summaries {
+        &self.inner.summaries
+    }
+
+    /// Asks for a session in the name of this engine.
+    pub fn claim(&self) -> Claim {
+        Claim::new(self.inner.holder.clone())
+    }
+
+    /// What checkpoints did since the engine was opened: made, failed, resumed from.
+    pub fn counts(&self) -> &Counts {
+        &self.inner.counts
+    }
+
+    /// One notice for every checkpoint that was made, failed or was restored, by this engine, from now on.
+    pub fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.inner.notices.subscribe()
+    }
+
+    pub(crate) fn notify(&self, notice: Notice) {
+        self.inner.counts.count(&notice);
+        // Nobody listens just now.
+        let _ = self.inner.notices.send(notice);
+    }
+
+    /// Hints of what any process writes from now on. See [`Milepost::follow`] for one session's entries.
+    pub fn changes(&self) -> Result<Changes> {
+        Ok(self.store().changes()?)
+    }
+
+    /// Begins a session and holds it. Its first checkpoint is taken at once.
+    pub async fn create(&self, new: NewSession) -> Result<Session> {
+        let NewSession { id, mut patch, mut state, policy } = new;
+        self.redaction().patch(&mut patch);
+        if let Some(policy) = &policy {
+            patch.0.insert(crate::session::POLICY_KEY.to_owned(), policy.clone());
+        }
+        let found = self.redaction().state(&mut state);
+        let new = milepost_store::NewSession { id, patch };
+        let writer = self.store().create(new, &self.claim()).await?;
+        let session = Session::hold(self.clone(), writer, None).await?;
+        session.keep_secrets(found).await?;
+        let mut append = Append::new();
+        if state != milepost_model::State::default() {
+            append = append.state(state);
+        }
+        session.begin(append).await?;
+        Ok(session)
+    }
+
+    /// The session of a project, feature, task, stage and kind of agent that is still open, or a new one. Whoever
+    /// asks at the same time gets the same session.
+    pub async fn get_or_create(&self, key: &SessionKey) -> Result<Session> {
+        let found = self.store().sessions(&SessionQuery { limit: Some(1), ..key.query() }).await?;
+        if let Some(session) = found.sessions.first() {
+            return self.go_on(session.id).await;
+        }
+        // Two may find nothing at the same moment: the one whose record is first makes the session.
+        let name = key.name();
+        let id: SessionId = self.source().id();
+        match self.store().put_record(KEY_RECORD, &name, None, None, id.to_string().as_bytes()).await {
+            Ok(_) => self.create(NewSession { id: Some(id), patch: key.patch(), ..NewSession::default() }).await,
+            Err(milepost_store::Error::Conflict(_)) => self.second(key, &name).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Someone made a session of this key before: it is open, closed by now, or about to begin.
+    async fn second(&self, key: &SessionKey, name: &str) -> Result<Session> {
+        let Some(record) = self.store().record(KEY_RECORD, name).await? else {
+            return Err(Error::refused(
+                "getting a session",
+                "another process is making it at this moment",
+                "try again",
+            ));
+        };
+        let noted = std::str::from_utf8(&record.value).ok().and_then(|text| text.parse::<SessionId>().ok());
+        if let Some(id) = noted
+            && let Ok(session) = self.store().session(id).await
+            && session.trashed.is_none()
+            && is_open(session.status)
+            && key.fits(&session)
+        {
+            return self.go_on(id).await;
+        }
+        let id: SessionId = self.source().id();
+        let text = id.to_string();
+        self.store().put_record(KEY_RECORD, name, Some(record.version), None, text.as_bytes()).await?;
+        self.create(NewSession { id: Some(id), patch: key.patch(), ..NewSession::default() }).await
+    }
+
+    async fn go_on(&self, id: SessionId) -> Result<Session> {
+        Ok(self.resume(id, crate::resume::Resume::default()).await?.session)
+    }
+
+    /// The session that was asked for, resumed; or a new one when none was.
+    pub async fn get_or_resume(&self, id: Option<SessionId>, new: NewSession) -> Result<Session> {
+        match id {
+            Some(id) => self.go_on(id).await,
+            None => self.create(new).await,
+        }
+    }
+
+    /// Holds a session as it is, without resuming it: to add to it, or to change what a list shows of it.
+    pub async fn hold(&self, id: SessionId) -> Result<Session> {
+        self.hold_as(id, &self.claim()).await
+    }
+
+    /// Holds a session in the name of someone, or takes it over.
+    pub async fn hold_as(&self, id: SessionId, claim: &Claim) -> Result<Session> {
+        let writer = self.store().write(id, claim).await?;
+        Session::hold(self.clone(), writer, None).await
+    }
+
+    /// Lists sessions.
+    pub async fn sessions(&self, query: &SessionQuery) -> Result<SessionPage> {
+        Ok(self.store().sessions(query).await?)
+    }
+
+    /// Sessions that can go on, last active first: everything that is not completed.
+    pub async fn resumable(&self, query: SessionQuery) -> Result<SessionPage> {
+        let status = Status::ALL.into_iter().filter(|status| is_open(*status)).collect();
+        self.sessions(&SessionQuery { status, ..query }).await
+    }
+
+    /// Changes what a list shows of a session: title, tags, project and the like.
+    pub async fn patch(&self, id: SessionId, mut patch: SessionPatch) -> Result<()> {
+        self.redaction().patch(&mut patch);
+        let writer = self.store().write(id, &self.claim()).await?;
+        writer.append(Append::new().patch(patch)).await?;
+        Ok(writer.release().await?)
+    }
+
+    /// Pauses a session that nobody holds: a checkpoint, and the status `paused`.
+    pub async fn pause(&self, id: SessionId, why: Option<&str>) -> Result<milepost_model::CheckpointId> {
+        let session = self.hold(id).await?;
+        let checkpoint = session.pause(why).await?;
+        session.release().await?;
+        Ok(checkpoint)
+    }
+
+    /// Completes a session that nobody holds.
+    pub async fn complete(&self, id: SessionId) -> Result<milepost_model::CheckpointId> {
+        let session = self.hold(id).await?;
+        let checkpoint = session.complete().await?;
+        session.release().await?;
+        Ok(checkpoint)
+    }
+
+    /// Takes a checkpoint of a session that nobody holds.
+    pub async fn checkpoint(&self, id: SessionId, mark: NewMark) -> Result<milepost_model::CheckpointId> {
+        let session = self.hold(id).await?;
+        let checkpoint = session.checkpoint(mark).await?;
+        session.release().await?;
+        Ok(checkpoint)
+    }
+
+    /// Begins a session that shares everything up to a checkpoint of another. Nothing is copied.
+    pub async fn branch(&self, from: SessionId, point: &crate::point::Point, new: NewSession) -> Result<Session> {
+        let mark = self.mark(from, point).await?;
+        if let milepost_model::Resumable::No(why) = &mark.checkpoint.resumable {
+            return Err(self.not_resumable(&mark, why).await);
+        }
+        let NewSession { id, mut patch, state: _, policy } = new;
+        self.redaction().patch(&mut patch);
+        if let Some(policy) = policy {
+            patch.0.insert(crate::session::POLICY_KEY.to_owned(), policy);
+        }
+        let new = milepost_store::NewSession { id, patch };
+        let writer = self.store().branch(mark.at, new, &self.claim()).await?;
+        let session = Session::hold(self.clone(), writer, None).await?;
+        session.begin(Append::new()).await?;
+        Ok(session)
+    }
+
+    /// Finishes what is under way.
+    pub async fn close(&self) -> Result<()> {
+        Ok(self.store().close().await?)
+    }
+}
+
+/// Whether a session with this status can go on.
+pub(crate) fn is_open(status: Status) -> bool {
+    status != Status::Completed
+}
+
+/// Records that name the session of a key.
+const KEY_RECORD: &str = "session-key";
+
+/// What a session is found by: whatever of it is given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionKey {
+    /// The project.
+    pub project: Option<String>,
+    /// The kind of agent.
+    pub agent: Option<String>,
+    /// The feature.
+    pub feature: Option<String>,
+    /// The task.
+    pub task: Option<String>,
+    /// The state that the task is in: `planning`, `in_dev`, `in_qa`, ….
+    pub stage: Option<String>,
+}
+
+impl SessionKey {
+    fn parts(&self) -> [(&'static str, &Option<String>); 5] {
+        [
+            ("project", &self.project),
+            ("agent", &self.agent),
+            ("feature", &self.feature),
+            ("task", &self.task),
+            ("stage", &self.stage),
+        ]
+    }
+
+    /// Open sessions of this key, last active first.
+    pub fn query(&self) -> SessionQuery {
+        SessionQuery {
+            status: Status::ALL.into_iter().filter(|status| is_open(*status)).collect(),
+            project: self.project.clone(),
+            agent: self.agent.clone(),
+            feature: self.feature.clone(),
+            task: self.task.clone(),
+            stage: self.stage.clone(),
+            ..SessionQuery::default()
+        }
+    }
+
+    fn patch(&self) -> SessionPatch {
+        let given = self.parts().into_iter().filter_map(|(key, text)| Some((key, text.as_ref()?)));
+        given.fold(SessionPatch::new(), |patch, (key, text)| patch.with(key, Value::String(text.clone())))
+    }
+
+    fn fits(&self, session: &milepost_model::Session) -> bool {
+        let has = [&session.project, &session.agent, &session.feature, &session.task, &session.stage];
+        self.parts().into_iter().zip(has).all(|((_, wanted), has)| wanted.is_none() || wanted == has)
+    }
+
+    /// The same for the same key, and nothing that tells what it is.
+    fn name(&self) -> String {
+        let parts: Vec<_> = self.parts().into_iter().map(|(_, text)| text).collect();
+        blake3::hash(json!(parts).to_string().as_bytes()).to_hex().to_string()
+    }
+}
+
+/// Whether a trigger is one that somebody asked for, rather than one that the policy chose.
+pub(crate) fn is_asked_for(trigger: &Trigger) -> bool {
+    matches!(trigger, Trigger::Manual | Trigger::Milestone | Trigger::Pause | Trigger::Final)
+}

@@ -1,0 +1,94 @@
+//! One structured line for every checkpoint made or restored, and the counts that monitoring reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use milepost_model::{CheckpointId, SessionId, Timestamp};
+use serde::Serialize;
+
+/// Something that checkpoints did. As JSON it is one log line.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum Notice {
+    /// A checkpoint was made.
+    CheckpointCreated {
+        /// When.
+        #[serde(serialize_with = "crate::text::time")]
+        timestamp: Timestamp,
+        /// The session.
+        session_id: SessionId,
+        /// The checkpoint.
+        checkpoint_id: CheckpointId,
+        /// Why.
+        reason: String,
+        /// How long it took.
+        #[serde(rename = "duration_ms")]
+        duration_ms: i64,
+    },
+    /// A checkpoint could not be made. The session goes on.
+    CheckpointFailed {
+        /// When.
+        #[serde(serialize_with = "crate::text::time")]
+        timestamp: Timestamp,
+        /// The session.
+        session_id: SessionId,
+        /// Why it was to be made.
+        reason: String,
+        /// What went wrong.
+        error: String,
+    },
+    /// A session went on from a checkpoint.
+    CheckpointRestored {
+        /// When.
+        #[serde(serialize_with = "crate::text::time")]
+        timestamp: Timestamp,
+        /// The session.
+        session_id: SessionId,
+        /// The checkpoint.
+        checkpoint_id: CheckpointId,
+        /// Whether it was the one asked for, not an older one.
+        success: bool,
+        /// How long it took.
+        #[serde(rename = "duration_ms")]
+        duration_ms: i64,
+        /// Messages up to it.
+        #[serde(rename = "messages_restored")]
+        messages_restored: u64,
+        /// Variables in its state's environment.
+        #[serde(rename = "environment_variables")]
+        environment_variables: usize,
+    },
+}
+
+/// What checkpoints did since the engine was opened.
+#[derive(Debug, Default)]
+pub struct Counts {
+    made: AtomicU64,
+    failed: AtomicU64,
+    restored: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn count(&self, notice: &Notice) {
+        let counter = match notice {
+            Notice::CheckpointCreated { .. } => &self.made,
+            Notice::CheckpointFailed { .. } => &self.failed,
+            Notice::CheckpointRestored { .. } => &self.restored,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Checkpoints that were made.
+    pub fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// Checkpoints that could not be made.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Sessions that went on from a checkpoint.
+    pub fn restored(&self) -> u64 {
+        self.restored.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,128 @@
+//! What never reaches the store in clear, and the vault from which an authorised resume gets it back.
+//!
+//! Redaction happens before anything is hashed or written. With a vault (an encrypted workspace only) the secrets
+//! themselves are kept as sealed records under the ids that their tokens name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use milepost_context::redact::{Found, Redactor, Rules, VaultKey, restore};
+use milepost_model::{Message, SessionPatch, State};
+use milepost_store::Store;
+use serde_json::Value;
+
+use crate::engine::Milepost;
+use crate::error::{Error, Result};
+
+/// A secret that was taken out.
+pub(crate) type Secret = Found;
+
+/// Records of the vault: one for each secret, and the key that their ids are made with.
+const VAULT: &str = "vault";
+const VAULT_KEY: (&str, &str) = ("vault-key", "current");
+
+/// Takes secrets out of everything that is to be stored.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Redaction {
+    redactor: Option<Arc<Redactor>>,
+}
+
+impl Redaction {
+    /// By rules; none for no redaction at all.
+    pub async fn new(rules: Option<Rules>, vault: bool, store: &Store) -> Result<Self> {
+        let Some(rules) = rules else { return Ok(Self::default()) };
+        let rules = if vault { rules.vault(vault_key(store).await?) } else { rules };
+        Ok(Self { redactor: Some(Arc::new(rules.build())) })
+    }
+
+    pub fn message(&self, message: &mut Message) -> Vec<Secret> {
+        self.redactor.as_ref().map(|redactor| redactor.message(message)).unwrap_or_default()
+    }
+
+    pub fn state(&self, state: &mut State) -> Vec<Secret> {
+        self.redactor.as_ref().map(|redactor| redactor.state(state)).unwrap_or_default()
+    }
+
+    pub fn value(&self, value: &mut Value) -> Vec<Secret> {
+        self.redactor.as_ref().map(|redactor| redactor.value(value)).unwrap_or_default()
+    }
+
+    /// What a list shows is redacted for good: no vault keeps it.
+    pub fn patch(&self, patch: &mut SessionPatch) {
+        let mut value = Value::Object(std::mem::take(&mut patch.0));
+        self.value(&mut value);
+        if let Value::Object(map) = value {
+            patch.0 = map;
+        }
+    }
+
+    pub fn text(&self, text: &str) -> String {
+        let clean = self.redactor.as_ref().and_then(|redactor| redactor.text(text));
+        clean.map_or_else(|| text.to_owned(), |(clean, _)| clean)
+    }
+}
+
+async fn vault_key(store: &Store) -> Result<VaultKey> {
+    if !store.is_encrypted() {
+        return Err(Error::refused(
+            "keeping secrets in a vault",
+            format!("workspace {} is not encrypted", store.workspace()),
+            "make a workspace with a master key, or turn the vault off",
+        ));
+    }
+    let (kind, name) = VAULT_KEY;
+    let read = async || -> Result<Option<VaultKey>> {
+        let Some(record) = store.record(kind, name).await? else { return Ok(None) };
+        let bytes: [u8; 32] = record.value.try_into().map_err(|_| {
+            Error::refused("opening the vault", "its key does not have 32 bytes", "verify the store")
+        })?;
+        Ok(Some(VaultKey::new(bytes)))
+    };
+    if let Some(key) = read().await? {
+        return Ok(key);
+    }
+    let mut bytes = [0; 32];
+    store.source().fill(&mut bytes);
+    match store.put_record(kind, name, None, None, &bytes).await {
+        Ok(_) => Ok(VaultKey::new(bytes)),
+        // Another process was first.
+        Err(milepost_store::Error::Conflict(_)) => read().await?.ok_or_else(|| {
+            Error::refused("opening the vault", "its key came and went", "try again")
+        }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Puts secrets into the vault. Those without an id have none to go into.
+pub(crate) async fn keep(engine: &Milepost, found: Vec<Secret>) -> Result<()> {
+    for secret in found {
+        let Some(id) = &secret.id else { continue };
+        match engine.store().put_record(VAULT, id, None, None, secret.secret().as_bytes()).await {
+            // The same secret has the same id.
+            Ok(_) | Err(milepost_store::Error::Conflict(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+impl Milepost {
+    /// A value with its secrets put back, for someone who may see them. What is not in the vault stays a token.
+    pub async fn reveal(&self, mut value: Value) -> Result<Value> {
+        let mut wanted = Vec::new();
+        restore(&mut value, |_, id| {
+            wanted.push(id.to_owned());
+            None
+        });
+        let mut known = BTreeMap::new();
+        for id in wanted {
+            if let Some(record) = self.store().record(VAULT, &id).await?
+                && let Ok(secret) = String::from_utf8(record.value)
+            {
+                known.insert(id, secret);
+            }
+        }
+        restore(&mut value, |_, id| known.get(id).cloned());
+        Ok(value)
+    }
+}

@@ -1,0 +1,170 @@
+//! Going on with a session: from its newest checkpoint that is whole, or from the one asked for.
+
+use milepost_model::delta::StatePath;
+use milepost_model::{Seq, SessionId, State, Status, Timestamp};
+use milepost_store::{Claim, Mark, MarkQuery, Skipped};
+use serde_json::Value;
+
+use crate::engine::Milepost;
+use crate::error::{Error, Result};
+use crate::point::{Point, refusal};
+use crate::session::{Session, restored};
+
+/// How to go on with a session.
+#[derive(Debug, Clone, Default)]
+pub struct Resume {
+    /// From where. With [`Point::Latest`] nothing that came after the newest checkpoint is lost: the session goes on at
+    /// its end.
+    pub point: Point,
+    /// Values of the state to set first.
+    pub set: Vec<(StatePath, Value)>,
+    /// Where the policy differs for this run.
+    pub policy: Option<Value>,
+    /// Take the session even if someone else holds it.
+    pub take_over: bool,
+    /// Go on with a session that was completed.
+    pub reopen: bool,
+}
+
+impl Resume {
+    /// From its end.
+    pub fn latest() -> Self {
+        Self::default()
+    }
+
+    /// From a checkpoint.
+    pub fn from(point: Point) -> Self {
+        Self { point, ..Self::default() }
+    }
+
+    /// With a value of the state set first.
+    #[must_use]
+    pub fn set(mut self, path: StatePath, value: impl Into<Value>) -> Self {
+        self.set.push((path, value.into()));
+        self
+    }
+}
+
+/// A session that goes on.
+#[derive(Debug)]
+pub struct Resumed {
+    /// The session, held.
+    pub session: Session,
+    /// The checkpoint it goes on from; none when it has none.
+    pub from: Option<Mark>,
+    /// Newer checkpoints that are damaged and were passed over.
+    pub skipped: Vec<Skipped>,
+    /// The head was moved: what came after the checkpoint is on the old timeline.
+    pub moved: bool,
+    /// The state it goes on with.
+    pub state: State,
+    /// Its status before.
+    pub status: Status,
+    /// Messages up to where it goes on.
+    pub messages: u64,
+    /// When it was last written before.
+    pub last_active: Timestamp,
+}
+
+impl Milepost {
+    /// Takes a session's lease and goes on with it. A damaged checkpoint is passed over for an older one that is whole, and named.
+    pub async fn resume(&self, id: SessionId, how: Resume) -> Result<Resumed> {
+        let before = self.store().session(id).await?;
+        if before.trashed.is_some() {
+            return Err(Error::refused(
+                format!("resuming session {id}"),
+                "it is in the trash",
+                "take it out of the trash first",
+            ));
+        }
+        if before.status == Status::Completed && !how.reopen {
+            return Err(Error::refused(
+                format!("resuming session {id}"),
+                "it is completed",
+                "branch from one of its checkpoints, or resume it with `reopen`",
+            ));
+        }
+        let start = self.source().now();
+        let chosen = self.choose(id, &how.point).await?;
+        let claim: Claim = if how.take_over { self.claim().take_over() } else { self.claim() };
+        let writer = self.store().write(id, &claim).await?;
+        let session = Session::hold(self.clone(), writer, how.policy.as_ref()).await?;
+        let moved = match &chosen.mark {
+            Some(mark) if chosen.restore => {
+                session.restore_to(mark.at).await?;
+                true
+            }
+            _ => false,
+        };
+        session.note_resumed(chosen.mark.as_ref().map(|mark| mark.checkpoint.id), &how.set).await?;
+        if !how.set.is_empty() {
+            session.set(&how.set).await?;
+        }
+        let state = session.state().await?;
+        if let Some(mark) = &chosen.mark {
+            let whole = chosen.skipped.is_empty();
+            self.notify(restored(mark, &state, whole, start, self.source().now()));
+        }
+        let messages = session.info().await.messages();
+        Ok(Resumed {
+            session,
+            from: chosen.mark,
+            skipped: chosen.skipped,
+            moved,
+            state,
+            status: before.status,
+            messages,
+            last_active: before.active,
+        })
+    }
+
+    /// What a resume would go on from, without taking the session.
+    pub async fn resume_preview(&self, id: SessionId, point: &Point) -> Result<(Option<Mark>, Vec<Skipped>)> {
+        let chosen = self.choose(id, point).await?;
+        Ok((chosen.mark, chosen.skipped))
+    }
+
+    async fn choose(&self, id: SessionId, point: &Point) -> Result<Chosen> {
+        if *point == Point::Latest {
+            return self.choose_latest(id).await;
+        }
+        let mark = self.mark(id, point).await?;
+        if let Some(why) = refusal(&mark) {
+            return Err(self.not_resumable(&mark, why).await);
+        }
+        // It must be whole, and is where the session goes on unless nothing but itself is there.
+        let loaded = self.store().load(mark.checkpoint.id).await?;
+        let head = self.store().session(id).await?.head;
+        let after = self.store().entries(id, mark.at.seq.next(), Seq(u64::MAX)).await.unwrap_or_default();
+        let is_end = head == mark.at.timeline && after.iter().all(|entry| entry.kind == milepost_model::EntryKind::Event);
+        Ok(Chosen { mark: Some(loaded.mark), skipped: Vec::new(), restore: !is_end })
+    }
+
+    async fn choose_latest(&self, id: SessionId) -> Result<Chosen> {
+        let query = MarkQuery { resumable: Some(true), ..MarkQuery::default() };
+        match self.store().load_latest(id, &query).await {
+            Ok(loaded) => {
+                // The end can be gone on from only if it can be read.
+                let restore = !loaded.skipped.is_empty()
+                    || match self.store().state(id).await {
+                        Ok(_) => false,
+                        Err(error) if error.is_damage() => true,
+                        Err(error) => return Err(error.into()),
+                    };
+                Ok(Chosen { mark: Some(loaded.mark), skipped: loaded.skipped, restore })
+            }
+            // Without a checkpoint the log itself is enough.
+            Err(milepost_store::Error::NotFound { .. }) => {
+                self.store().state(id).await?;
+                Ok(Chosen { mark: None, skipped: Vec::new(), restore: false })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+struct Chosen {
+    mark: Option<Mark>,
+    skipped: Vec<Skipped>,
+    restore: bool,
+}

@@ -1,0 +1,514 @@
+//! A session that is held: append to it, change its state, take checkpoints, end it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use milepost_model::delta::StatePath;
+use milepost_model::{
+    CheckpointId, Delta, Event, Message, Policy, Position, SessionId, SessionPatch, State, Status, Timestamp, Trigger,
+};
+use milepost_store::{Append, NewMark, Receipt, SessionWriter};
+use serde_json::{Value, json};
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::engine::{Milepost, is_asked_for};
+use crate::error::{Error, Result};
+use crate::notice::Notice;
+use crate::point::Point;
+use crate::redaction::Secret;
+
+/// Where a session keeps the part of the policy that is its own.
+pub(crate) const POLICY_KEY: &str = "policy";
+/// Events by which the engine says what it did.
+pub(crate) const RESUMED: &str = "resumed";
+
+/// A session to begin.
+#[derive(Debug, Clone, Default)]
+pub struct NewSession {
+    /// Its id; a new one when none.
+    pub id: Option<SessionId>,
+    /// What a list shows of it.
+    pub patch: SessionPatch,
+    /// The state it begins with.
+    pub state: State,
+    /// Where its policy differs from the engine's, as in a configuration file.
+    pub policy: Option<Value>,
+}
+
+impl NewSession {
+    /// A session with a title.
+    pub fn titled(title: impl Into<String>) -> Self {
+        Self { patch: SessionPatch::new().title(title), ..Self::default() }
+    }
+}
+
+/// A session that this process holds: nobody else writes to it meanwhile. Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct Session {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Milepost,
+    writer: SessionWriter,
+    policy: Policy,
+    run: Mutex<Run>,
+    /// Held while a checkpoint is taken on the side: whoever is about to have an effect waits for it.
+    saving: Arc<AsyncMutex<()>>,
+}
+
+/// What the policy looks at.
+#[derive(Debug, Default)]
+struct Run {
+    /// Messages since the last checkpoint.
+    messages: u64,
+    /// When the last checkpoint was taken.
+    marked: Timestamp,
+    /// Checkpoints that could not be taken and are still owed.
+    owed: Option<NewMark>,
+    /// Checkpoints since retention last looked.
+    unpruned: u32,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+/// What was appended: it is durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Appended {
+    /// The first entry.
+    pub first: Position,
+    /// The checkpoint that the policy had taken with it.
+    pub checkpoint: Option<CheckpointId>,
+}
+
+impl Session {
+    pub(crate) async fn hold(engine: Milepost, writer: SessionWriter, run: Option<&Value>) -> Result<Self> {
+        let info = writer.session().await;
+        let mut policy = engine.policy().clone();
+        for level in [info.extra.get(POLICY_KEY), run].into_iter().flatten() {
+            policy = policy.with(&crate::config::policy_patch(level)?);
+        }
+        let marks = milepost_store::MarkQuery { limit: Some(1), ..Default::default() };
+        let newest = engine.store().marks(info.id, &marks).await?.pop();
+        let run = Run {
+            messages: info.messages().saturating_sub(newest.as_ref().map_or(0, |mark| mark.checkpoint.messages())),
+            marked: newest.map_or(info.created, |mark| mark.time),
+            ..Run::default()
+        };
+        let inner = Inner { engine, writer, policy, run: Mutex::new(run), saving: Arc::default() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The session.
+    pub fn id(&self) -> SessionId {
+        self.writer().id()
+    }
+
+    /// The engine that it was opened with.
+    pub fn engine(&self) -> &Milepost {
+        &self.inner.engine
+    }
+
+    /// The policy in force: the engine's, the session's own, this run's.
+    pub fn policy(&self) -> &Policy {
+        &self.inner.policy
+    }
+
+    pub(crate) fn writer(&self) -> &SessionWriter {
+        &self.inner.writer
+    }
+
+    fn run(&self) -> MutexGuard<'_, Run> {
+        self.inner.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.engine().source().now()
+    }
+
+    /// What a list shows of it now.
+    pub async fn info(&self) -> milepost_model::Session {
+        self.writer().session().await
+    }
+
+    /// The state at its end.
+    pub async fn state(&self) -> Result<State> {
+        Ok(self.writer().state().await?)
+    }
+
+    /// Adds a message; returns when it is durable. When the policy says so, a checkpoint is taken with it.
+    pub async fn append(&self, message: Message) -> Result<Appended> {
+        self.append_all(vec![message]).await
+    }
+
+    /// Adds messages, all or none.
+    pub async fn append_all(&self, messages: Vec<Message>) -> Result<Appended> {
+        let count = messages.len() as u64;
+        let mut append = Append::new();
+        let mut found = Vec::new();
+        for mut message in messages {
+            found.extend(self.engine().redaction().message(&mut message));
+            append = append.message(message);
+        }
+        self.keep_secrets(found).await?;
+        let due = self.due(count);
+        self.run().messages += count;
+        self.store(append, due).await
+    }
+
+    /// Puts a new state in place of the old one. What changed is found out, and only that is stored.
+    pub async fn set_state(&self, mut state: State) -> Result<Appended> {
+        let found = self.engine().redaction().state(&mut state);
+        self.keep_secrets(found).await?;
+        let due = self.due(0);
+        self.store(Append::new().state(state), due).await
+    }
+
+    /// Changes the state.
+    pub async fn update(&self, change: impl FnOnce(&mut State)) -> Result<Appended> {
+        let before = self.state().await?;
+        let mut state = before.clone();
+        change(&mut state);
+        let found = self.engine().redaction().state(&mut state);
+        self.keep_secrets(found).await?;
+        let is_large = changed_keys(before.as_value(), state.as_value()) > self.policy().smart.changed_keys as usize;
+        let due = match self.due(0) {
+            None if is_large && self.policy().takes(&Trigger::Smart) => Some(Trigger::Smart),
+            due => due,
+        };
+        self.store(Append::new().state(state), due).await
+    }
+
+    /// Sets values of the state by their paths.
+    pub async fn set(&self, values: &[(StatePath, Value)]) -> Result<Appended> {
+        let mut state = self.state().await?.into_value();
+        for (path, value) in values {
+            crate::point::set(&mut state, path, value.clone())?;
+        }
+        self.set_state(state.try_into().map_err(milepost_store::Error::from)?).await
+    }
+
+    /// Adds a change of the state that the caller knows, and pays only for it. Named keys and secrets in it are left out
+    /// as everywhere.
+    pub async fn apply(&self, delta: &Delta) -> Result<Appended> {
+        let mut state = self.state().await?.into_value();
+        delta.apply(&mut state).map_err(milepost_store::Error::from)?;
+        self.set_state(state.try_into().map_err(milepost_store::Error::from)?).await
+    }
+
+    /// Records something that happened.
+    pub async fn event(&self, mut event: Event) -> Result<Appended> {
+        let mut data = Value::Object(std::mem::take(&mut event.data));
+        let found = self.engine().redaction().value(&mut data);
+        self.keep_secrets(found).await?;
+        if let Value::Object(data) = data {
+            event.data = data;
+        }
+        self.store(Append::new().event(event), None).await
+    }
+
+    /// Takes a checkpoint; returns when it is durable.
+    pub async fn checkpoint(&self, mark: NewMark) -> Result<CheckpointId> {
+        self.mark_with(Append::new(), mark).await
+    }
+
+    /// Takes a checkpoint with a label, which retention leaves alone.
+    pub async fn checkpoint_labelled(&self, label: impl Into<String>) -> Result<CheckpointId> {
+        self.checkpoint(NewMark::new(Trigger::Manual).label(label)).await
+    }
+
+    /// Takes a checkpoint because something was reached: a campaign created, a deployment done.
+    pub async fn milestone(&self, name: impl Into<String>) -> Result<CheckpointId> {
+        self.checkpoint(NewMark::new(Trigger::Milestone).label(name)).await
+    }
+
+    /// Takes a checkpoint for a reason that the policy may leave out; none when it does. With asynchronous saving it is
+    /// taken on the side: [`Session::barrier`] waits for it. When it fails, the session goes on: it is told, counted,
+    /// and tried again with the next.
+    pub async fn checkpoint_if(&self, mark: NewMark) -> Option<CheckpointId> {
+        if !self.policy().takes(&mark.trigger) {
+            return None;
+        }
+        if self.policy().asynchronous && !is_asked_for(&mark.trigger) {
+            self.save_on_the_side(mark);
+            return None;
+        }
+        self.try_mark(mark).await
+    }
+
+    /// Waits until everything that was to be saved is saved, or was told to have failed. Whoever is about to do something
+    /// to the outside world calls it first.
+    pub async fn barrier(&self) {
+        drop(self.inner.saving.lock().await);
+        // What could not be saved on the side is tried once more.
+        let owed = self.run().owed.take();
+        if let Some(mark) = owed {
+            self.try_mark(mark).await;
+        }
+    }
+
+    /// Pauses: a checkpoint, and the status `paused`.
+    pub async fn pause(&self, why: Option<&str>) -> Result<CheckpointId> {
+        let mut mark = NewMark::new(Trigger::Pause);
+        mark.description = why.map(|why| self.engine().redaction().text(why));
+        self.end_with(SessionPatch::new().status(Status::Paused), mark).await
+    }
+
+    /// Waits for someone or something: a checkpoint, and the status `waiting`.
+    pub async fn wait(&self, what: &str) -> Result<CheckpointId> {
+        let mark = NewMark::new(Trigger::UserCheckpoint).description(self.engine().redaction().text(what));
+        self.end_with(SessionPatch::new().status(Status::Waiting), mark).await
+    }
+
+    /// Goes on after a pause or a wait.
+    pub async fn activate(&self) -> Result<()> {
+        let patch = SessionPatch::new().status(Status::Active).with("error", Value::Null);
+        self.writer().append(Append::new().patch(patch)).await?;
+        Ok(())
+    }
+
+    /// Completes: the last checkpoint, and the status `completed`.
+    pub async fn complete(&self) -> Result<CheckpointId> {
+        self.end_with(SessionPatch::new().status(Status::Completed), NewMark::new(Trigger::Final)).await
+    }
+
+    /// Fails: a checkpoint, the status `failed`, and why.
+    pub async fn fail(&self, error: &str) -> Result<CheckpointId> {
+        let error = self.engine().redaction().text(error);
+        let mark = NewMark::new(Trigger::Error).description(error.clone());
+        self.end_with(SessionPatch::new().status(Status::Failed).error(error), mark).await
+    }
+
+    /// Cancels: a checkpoint, and the status `cancelled`.
+    pub async fn cancel(&self, why: Option<&str>) -> Result<CheckpointId> {
+        let mut mark = NewMark::new(Trigger::Final);
+        mark.description = why.map(|why| self.engine().redaction().text(why));
+        self.end_with(SessionPatch::new().status(Status::Cancelled), mark).await
+    }
+
+    async fn end_with(&self, patch: SessionPatch, mark: NewMark) -> Result<CheckpointId> {
+        self.barrier().await;
+        self.mark_with(Append::new().patch(patch), mark).await
+    }
+
+    /// Changes what a list shows of it.
+    pub async fn patch(&self, mut patch: SessionPatch) -> Result<()> {
+        self.engine().redaction().patch(&mut patch);
+        self.writer().append(Append::new().patch(patch)).await?;
+        Ok(())
+    }
+
+    /// Sets the session back to a checkpoint, in place. What came after stays, on the old timeline.
+    pub async fn restore(&self, point: &Point) -> Result<milepost_store::Mark> {
+        self.barrier().await;
+        let start = self.now();
+        let mark = self.engine().mark(self.id(), point).await?;
+        self.writer().restore(mark.at).await?;
+        {
+            let mut run = self.run();
+            (run.messages, run.marked, run.owed) = (0, mark.time, None);
+        }
+        let state = self.state().await?;
+        self.engine().notify(restored(&mark, &state, true, start, self.now()));
+        Ok(mark)
+    }
+
+    pub(crate) async fn restore_to(&self, at: Position) -> Result<()> {
+        self.writer().restore(at).await?;
+        Ok(())
+    }
+
+    /// Gives the session back, so that others may hold it.
+    pub async fn release(self) -> Result<()> {
+        self.barrier().await;
+        match Arc::try_unwrap(self.inner) {
+            Ok(inner) => Ok(inner.writer.release().await?),
+            Err(_) => Err(Error::refused(
+                "giving the session back",
+                "another part of this process still has it",
+                "drop every clone of the session first",
+            )),
+        }
+    }
+
+    /// The first entries of a session, with its first checkpoint.
+    pub(crate) async fn begin(&self, append: Append) -> Result<()> {
+        if self.policy().takes(&Trigger::Initial) {
+            self.mark_with(append, NewMark::new(Trigger::Initial)).await?;
+        } else if !append.is_empty() {
+            self.writer().append(append).await?;
+        }
+        Ok(())
+    }
+
+    /// Which checkpoint the policy wants with so many more messages.
+    fn due(&self, more: u64) -> Option<Trigger> {
+        let (policy, run) = (self.policy(), self.run());
+        if let Some(owed) = &run.owed {
+            return Some(owed.trigger.clone());
+        }
+        let many = u64::from(policy.every_messages);
+        if more > 0 && policy.takes(&Trigger::Messages) && run.messages + more >= many {
+            return Some(Trigger::Messages);
+        }
+        let old = i64::from(policy.every_seconds) * 1000;
+        if policy.takes(&Trigger::Interval) && self.now().since_ms(run.marked) >= old {
+            return Some(Trigger::Interval);
+        }
+        None
+    }
+
+    /// Appends, and takes the checkpoint that is due: with it, or on the side.
+    async fn store(&self, append: Append, due: Option<Trigger>) -> Result<Appended> {
+        let Some(trigger) = due else {
+            let receipt = self.writer().append(append).await?;
+            return Ok(Appended { first: receipt.first, checkpoint: None });
+        };
+        // In one batch with what is appended it costs no wait of its own.
+        let mark = self.run().owed.take().unwrap_or_else(|| NewMark::new(trigger));
+        let start = self.now();
+        match self.writer().append(append.clone().mark(mark.clone())).await {
+            Ok(receipt) => {
+                let checkpoint = self.marked(&mark, &receipt, start);
+                Ok(Appended { first: receipt.first, checkpoint })
+            }
+            Err(error) if is_lost(&error) => Err(error.into()),
+            Err(error) => {
+                // What was said must not be lost because a checkpoint failed.
+                let receipt = self.writer().append(append).await?;
+                self.mark_failed(mark, &error.into());
+                Ok(Appended { first: receipt.first, checkpoint: None })
+            }
+        }
+    }
+
+    async fn mark_with(&self, append: Append, mut mark: NewMark) -> Result<CheckpointId> {
+        let redaction = self.engine().redaction();
+        mark.label = mark.label.map(|label| redaction.text(&label));
+        mark.description = mark.description.map(|text| redaction.text(&text));
+        let start = self.now();
+        let receipt = self.writer().append(append.mark(mark.clone())).await?;
+        self.marked(&mark, &receipt, start)
+            .ok_or_else(|| Error::refused("taking a checkpoint", "the store took none", "try again"))
+    }
+
+    /// Takes a checkpoint; a failure is told and counted, and the session goes on.
+    async fn try_mark(&self, mark: NewMark) -> Option<CheckpointId> {
+        match self.mark_with(Append::new(), mark.clone()).await {
+            Ok(id) => Some(id),
+            Err(error) => {
+                self.mark_failed(mark, &error);
+                None
+            }
+        }
+    }
+
+    fn save_on_the_side(&self, mark: NewMark) {
+        let guard = Arc::clone(&self.inner.saving).try_lock_owned();
+        match (tokio::runtime::Handle::try_current(), guard) {
+            (Ok(runtime), Ok(guard)) => {
+                let session = self.clone();
+                drop(runtime.spawn(async move {
+                    session.try_mark(mark).await;
+                    drop(session);
+                    drop(guard);
+                }));
+            }
+            // Without a runtime there is no side, and one at a time is enough: it goes with what is appended next.
+            _ => self.run().owed = Some(mark),
+        }
+    }
+
+    fn marked(&self, mark: &NewMark, receipt: &Receipt, start: Timestamp) -> Option<CheckpointId> {
+        let id = *receipt.checkpoints.last()?;
+        let now = self.now();
+        {
+            let mut run = self.run();
+            (run.messages, run.marked, run.owed) = (0, now, None);
+            run.unpruned += 1;
+        }
+        self.engine().notify(Notice::CheckpointCreated {
+            timestamp: now,
+            session_id: self.id(),
+            checkpoint_id: id,
+            reason: mark.trigger.to_string(),
+            duration_ms: now.since_ms(start),
+        });
+        Some(id)
+    }
+
+    fn mark_failed(&self, mark: NewMark, error: &Error) {
+        self.engine().notify(Notice::CheckpointFailed {
+            timestamp: self.now(),
+            session_id: self.id(),
+            reason: mark.trigger.to_string(),
+            error: error.to_string(),
+        });
+        self.run().owed = Some(mark);
+    }
+
+    pub(crate) async fn keep_secrets(&self, found: Vec<Secret>) -> Result<()> {
+        crate::redaction::keep(self.engine(), found).await
+    }
+
+    /// Says that the session goes on, from where and with what changed.
+    pub(crate) async fn note_resumed(&self, from: Option<CheckpointId>, set: &[(StatePath, Value)]) -> Result<()> {
+        let paths: Vec<String> = set.iter().map(|(path, _)| path.to_string()).collect();
+        let event = Event::new(RESUMED, json!({ "from": from, "set": paths }));
+        let patch = SessionPatch::new().status(Status::Active).with("error", Value::Null);
+        self.writer().append(Append::new().event(event).patch(patch)).await?;
+        Ok(())
+    }
+}
+
+/// Errors after which nothing more can be written: trying again without the checkpoint would not help.
+fn is_lost(error: &milepost_store::Error) -> bool {
+    use milepost_store::Error as E;
+    matches!(
+        error,
+        E::Fenced { .. } | E::Held { .. } | E::Closed | E::NoSpace { .. } | E::ReadOnly { .. } | E::Io { .. } | E::Busy { .. } | E::Unavailable { .. }
+    )
+}
+
+pub(crate) fn restored(
+    mark: &milepost_store::Mark,
+    state: &State,
+    success: bool,
+    start: Timestamp,
+    now: Timestamp,
+) -> Notice {
+    let variables = state.pointer("/environment/variables").and_then(Value::as_object).map_or(0, serde_json::Map::len);
+    Notice::CheckpointRestored {
+        timestamp: now,
+        session_id: mark.session,
+        checkpoint_id: mark.checkpoint.id,
+        success,
+        duration_ms: now.since_ms(start),
+        messages_restored: mark.checkpoint.messages(),
+        environment_variables: variables,
+    }
+}
+
+/// How many keys of the sections differ: a change of memory that is worth a checkpoint of its own.
+fn changed_keys(before: &Value, after: &Value) -> usize {
+    let empty = serde_json::Map::new();
+    let object = |value: &Value| value.as_object().cloned().unwrap_or_else(|| empty.clone());
+    let (before, after) = (object(before), object(after));
+    let sections: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    sections
+        .into_iter()
+        .map(|section| {
+            let (old, new) = (before.get(section), after.get(section));
+            match (old.and_then(Value::as_object), new.and_then(Value::as_object)) {
+                (Some(old), Some(new)) => {
+                    let keys: std::collections::BTreeSet<_> = old.keys().chain(new.keys()).collect();
+                    keys.into_iter().filter(|key| old.get(*key) != new.get(*key)).count()
+                }
+                _ => usize::from(old != new),
+            }
+        })
+        .sum()
+}

@@ -1,0 +1,83 @@
+//! What a card or a line of a list says of a session.
+
+use milepost_model::{CheckpointId, Message, Session, SessionId, Status, Timestamp};
+use milepost_store::MessageQuery;
+use serde::Serialize;
+
+use crate::engine::Milepost;
+use crate::error::Result;
+
+/// A session in short.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionSummary {
+    /// The session.
+    pub session_id: SessionId,
+    /// Its title.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// Its project.
+    pub project_id: Option<String>,
+    /// What the project is called.
+    pub project_name: Option<String>,
+    /// The kind of agent.
+    pub agent_type: Option<String>,
+    /// How it is doing.
+    pub status: Status,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Messages up to its end.
+    pub message_count: u64,
+    /// Checkpoints up to its end.
+    pub checkpoint_count: u64,
+    /// The newest checkpoint.
+    pub last_checkpoint: Option<CheckpointId>,
+    /// When it began.
+    #[serde(serialize_with = "crate::text::time")]
+    pub created_at: Timestamp,
+    /// When it was last written.
+    #[serde(serialize_with = "crate::text::time")]
+    pub last_active_at: Timestamp,
+    /// The last message.
+    pub last_message: Option<Message>,
+    /// The session it branched from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_session_id: Option<SessionId>,
+    /// Words to find it by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+}
+
+impl SessionSummary {
+    /// What a list knows of a session, without its last message.
+    pub fn of(session: Session) -> Self {
+        Self {
+            session_id: session.id,
+            message_count: session.messages(),
+            checkpoint_count: session.checkpoints,
+            last_checkpoint: session.checkpoint,
+            title: session.title,
+            project_name: session.extra.get("project_name").and_then(|name| name.as_str()).map(str::to_owned),
+            project_id: session.project,
+            agent_type: session.agent,
+            status: session.status,
+            error: session.error,
+            created_at: session.created,
+            last_active_at: session.active,
+            last_message: None,
+            parent_session_id: session.branch.map(|branch| branch.session),
+            tags: session.tags.into_iter().collect(),
+        }
+    }
+}
+
+impl Milepost {
+    /// A session in short, with its last message.
+    pub async fn summary(&self, id: SessionId) -> Result<SessionSummary> {
+        let mut summary = SessionSummary::of(self.store().session(id).await?);
+        let last = MessageQuery { last: Some(1), ..MessageQuery::default() };
+        summary.last_message = self.store().messages(id, &last).await?.pop().map(|stored| stored.message);
+        Ok(summary)
+    }
+}

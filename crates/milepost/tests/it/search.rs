@@ -1,0 +1,118 @@
+//! Searching: by the index, by a scan, with filters; the two agree.
+
+use milepost::store::MasterKey;
+use milepost::{How, Milepost, NewSession, Point, Role, SearchQuery, SessionPatch};
+
+use crate::support::{Scratch, assistant, user};
+
+async fn fill(milepost: &Milepost) {
+    for (project, texts) in [
+        ("shop", ["the quick brown fox", "jumps over", "the lazy dog", "Quick thinking", "明日は東京へ行く"]),
+        ("blog", ["a fox in the hen house", "nothing here", "brown bread, quickly", "last", "Ein Übermut tut selten gut"]),
+    ] {
+        let new = NewSession { patch: SessionPatch::new().project(project).agent("dev"), ..NewSession::default() };
+        let session = milepost.create(new).await.unwrap();
+        for (number, text) in texts.into_iter().enumerate() {
+            session.append(if number % 2 == 0 { user(text) } else { assistant(text) }).await.unwrap();
+        }
+    }
+}
+
+async fn found(milepost: &Milepost, query: SearchQuery) -> Vec<String> {
+    let mut texts: Vec<String> =
+        milepost.search(&query).await.unwrap().hits.into_iter().map(|hit| hit.message.text().into_owned()).collect();
+    texts.sort();
+    texts
+}
+
+async fn check(milepost: &Milepost) {
+    let query = SearchQuery::new;
+    assert_eq!(found(milepost, query("fox")).await, ["a fox in the hen house", "the quick brown fox"]);
+    assert_eq!(found(milepost, query("quick")).await, ["Quick thinking", "the quick brown fox"]);
+    assert_eq!(found(milepost, query("quick*")).await, ["Quick thinking", "brown bread, quickly", "the quick brown fox"]);
+    assert_eq!(found(milepost, query("\"brown fox\"")).await, ["the quick brown fox"]);
+    assert_eq!(found(milepost, query("brown quick")).await, ["the quick brown fox"]);
+    assert_eq!(found(milepost, query("ubermut")).await, ["Ein Übermut tut selten gut"]);
+    assert_eq!(found(milepost, query("東京")).await, ["明日は東京へ行く"]);
+    let substring = SearchQuery { substring: true, ..query("ROWN") };
+    assert_eq!(found(milepost, substring).await, ["brown bread, quickly", "the quick brown fox"]);
+    let project = SearchQuery { project: Some("blog".into()), ..query("fox") };
+    assert_eq!(found(milepost, project).await, ["a fox in the hen house"]);
+    let role = SearchQuery { role: Some(Role::Assistant), ..query("quick") };
+    assert_eq!(found(milepost, role).await, ["Quick thinking"]);
+    assert!(found(milepost, SearchQuery { agent: Some("qa".into()), ..query("fox") }).await.is_empty());
+    assert!(found(milepost, query("zebra")).await.is_empty());
+}
+
+#[tokio::test]
+async fn the_index_and_the_scan_find_the_same() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    fill(&milepost).await;
+    check(&milepost).await;
+    assert_eq!(milepost.search(&SearchQuery::new("fox")).await.unwrap().how, How::Index);
+    let mut encrypted = Scratch::new();
+    encrypted.options.store.keys.master = Some(MasterKey::from_bytes([7; 32]));
+    let milepost = encrypted.open().await;
+    fill(&milepost).await;
+    check(&milepost).await;
+    let how = milepost.search(&SearchQuery::new("fox")).await.unwrap().how;
+    assert!(matches!(&how, How::Scan { why, messages: 10 } if why.contains("encrypted")), "{how:?}");
+}
+
+#[tokio::test]
+async fn a_hit_has_two_messages_before_and_after_it() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::titled("Numbers")).await.unwrap();
+    for text in ["one", "two", "three", "four", "five", "six"] {
+        session.append(user(text)).await.unwrap();
+    }
+    let hit = milepost.search(&SearchQuery::new("three")).await.unwrap().hits.remove(0);
+    let texts = |messages: &[milepost::Message]| -> Vec<String> {
+        messages.iter().map(|message| message.text().into_owned()).collect()
+    };
+    assert_eq!(texts(&hit.context.before), ["one", "two"]);
+    assert_eq!(texts(&hit.context.after), ["four", "five"]);
+    assert_eq!((hit.title.as_deref(), hit.current), (Some("Numbers"), true));
+    let hit = milepost.search(&SearchQuery::new("one")).await.unwrap().hits.remove(0);
+    assert!(hit.context.before.is_empty());
+}
+
+#[tokio::test]
+async fn what_a_restore_left_is_found_and_said_to_be_left() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    session.append(user("kept apple")).await.unwrap();
+    let mark = session.checkpoint_labelled("here").await.unwrap();
+    session.append(user("left apple")).await.unwrap();
+    session.restore(&Point::Checkpoint(mark)).await.unwrap();
+    session.append(user("new apple")).await.unwrap();
+    let mut hits: Vec<(String, bool)> = milepost
+        .search(&SearchQuery::new("apple"))
+        .await
+        .unwrap()
+        .hits
+        .into_iter()
+        .map(|hit| (hit.message.text().into_owned(), hit.current))
+        .collect();
+    hits.sort();
+    let expected = [("kept apple", true), ("left apple", false), ("new apple", true)];
+    assert_eq!(hits, expected.map(|(text, current)| (text.to_owned(), current)));
+}
+
+#[tokio::test]
+async fn more_hits_than_were_asked_for_are_told() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    for number in 0..30 {
+        session.append(user(&format!("apple {number}"))).await.unwrap();
+    }
+    let query = SearchQuery { limit: 10, ..SearchQuery::new("apple") };
+    let found = milepost.search(&query).await.unwrap();
+    assert_eq!((found.hits.len(), found.more), (10, true));
+    let found = milepost.search(&SearchQuery { limit: 30, ..SearchQuery::new("apple") }).await.unwrap();
+    assert_eq!((found.hits.len(), found.more), (30, false));
+}
