@@ -2,3 +2,5 @@
 //! within a budget, compaction, redaction rules. Nothing here does I/O.
 
 pub mod history;
+pub mod redact;
+pub mod tokens;

@@ -2,3 +2,5 @@
 
 mod history;
 mod history_laws;
+mod redact;
+mod tokens;
