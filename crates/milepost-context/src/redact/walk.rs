@@ -1,0 +1,168 @@
+//! Goes through messages and JSON values, remembering where it is.
+
+use std::collections::HashMap;
+
+use milepost_model::{Block, Content, Message};
+use serde_json::{Map, Value};
+use zeroize::Zeroizing;
+
+use super::rules::KeyRule;
+use super::{Found, KEY_KIND, MAX_DEPTH, Redactor, assign};
+
+pub(super) struct Walk<'a> {
+    redactor: &'a Redactor,
+    place: Vec<String>,
+    found: Vec<Found>,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(redactor: &'a Redactor) -> Self {
+        Self { redactor, place: Vec::new(), found: Vec::new() }
+    }
+
+    pub(super) fn value(mut self, value: &mut Value) -> Vec<Found> {
+        self.visit(value);
+        self.found
+    }
+
+    pub(super) fn message(mut self, message: &mut Message) -> Vec<Found> {
+        match &mut message.content {
+            Content::Text(text) => self.at("content", |walk| walk.string(text)),
+            Content::Blocks(blocks) => self.at("content", |walk| {
+                for (index, block) in blocks.iter_mut().enumerate() {
+                    walk.at(&index.to_string(), |walk| walk.block(block));
+                }
+            }),
+        }
+        self.map(&mut message.extra);
+        self.found
+    }
+
+    fn at(&mut self, part: &str, visit: impl FnOnce(&mut Self)) {
+        self.place.push(part.replace('~', "~0").replace('/', "~1"));
+        visit(self);
+        self.place.pop();
+    }
+
+    fn pointer(place: &[String]) -> String {
+        place.iter().flat_map(|part| ["/", part.as_str()]).collect()
+    }
+
+    fn block(&mut self, block: &mut Block) {
+        let extra = match block {
+            Block::Text { text, extra } => {
+                self.at("text", |walk| walk.string(text));
+                extra
+            }
+            Block::Thinking { text, extra } => {
+                let before = self.found.len();
+                self.at("text", |walk| walk.string(text));
+                if self.found.len() > before {
+                    extra.remove("signature");
+                }
+                extra
+            }
+            Block::ToolCall { id, name, input, extra } => {
+                self.at("id", |walk| walk.string(id));
+                self.at("name", |walk| walk.string(name));
+                self.at("input", |walk| walk.visit(input));
+                extra
+            }
+            Block::ToolResult { call_id, content, extra, .. } => {
+                self.at("call_id", |walk| walk.string(call_id));
+                self.at("content", |walk| walk.visit(content));
+                extra
+            }
+            Block::Image { source, extra } => {
+                self.at("source", |walk| walk.visit(source));
+                extra
+            }
+            Block::Unknown(value) => return self.visit(value),
+        };
+        self.map(extra);
+    }
+
+    fn string(&mut self, text: &mut String) {
+        let Self { redactor, place, found } = self;
+        if let Some(clean) = redactor.clean(text, &|| Self::pointer(place), found) {
+            *text = clean;
+        }
+    }
+
+    fn visit(&mut self, value: &mut Value) {
+        match value {
+            Value::String(text) => self.string(text),
+            Value::Array(_) | Value::Object(_) if self.place.len() >= MAX_DEPTH => self.hide(value),
+            Value::Array(items) => {
+                for (index, item) in items.iter_mut().enumerate() {
+                    self.at(&index.to_string(), |walk| walk.visit(item));
+                }
+            }
+            Value::Object(map) => self.map(map),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    fn map(&mut self, map: &mut Map<String, Value>) {
+        let schema = self.place.last().is_some_and(|part| part == "properties");
+        for (key, value) in map.iter_mut() {
+            self.at(key, |walk| {
+                if walk.is_secret(key, value, schema) {
+                    walk.hide(value);
+                } else {
+                    walk.visit(value);
+                }
+            });
+        }
+        let mut renamed = Vec::new();
+        for key in map.keys() {
+            let Self { redactor, place, found } = self;
+            if let Some(clean) = redactor.clean(key, &|| Self::pointer(place), found) {
+                renamed.push((key.clone(), clean));
+            }
+        }
+        let mut rounds: HashMap<String, usize> = HashMap::new();
+        for (key, clean) in renamed {
+            let Some(value) = map.remove(&key) else { continue };
+            let round = rounds.entry(clean.clone()).or_default();
+            let mut free = clean.clone();
+            while map.contains_key(&free) {
+                *round += 1;
+                free = format!("{clean} {}", *round + 1);
+            }
+            map.insert(free, value);
+        }
+    }
+
+    /// Whether the value under this key is a secret for its key alone.
+    fn is_secret(&self, key: &str, value: &Value, schema: bool) -> bool {
+        let empty = match value {
+            Value::Null | Value::Bool(_) => true,
+            Value::String(text) => text.is_empty() || assign::is_token(text),
+            Value::Array(items) => items.is_empty(),
+            Value::Object(map) => map.is_empty(),
+            Value::Number(_) => false,
+        };
+        if empty {
+            return false;
+        }
+        match self.redactor.rules.key(key) {
+            Some(KeyRule::Named) => true,
+            // The description of a parameter is not its value.
+            Some(KeyRule::Default) => !(schema && value.is_object()),
+            None => {
+                let random = value.as_str().is_some_and(|text| {
+                    text.len() >= 8 && !text.contains(char::is_whitespace) && !assign::is_placeholder(text)
+                });
+                random && self.redactor.rules.ends_like_a_secret(key)
+            }
+        }
+    }
+
+    fn hide(&mut self, value: &mut Value) {
+        let secret = Zeroizing::new(value.to_string());
+        let (token, id) = self.redactor.token(KEY_KIND, &secret);
+        self.found.push(Found { kind: KEY_KIND.to_owned(), id, place: Self::pointer(&self.place), secret });
+        *value = Value::String(token);
+    }
+}
