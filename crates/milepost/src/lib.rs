@@ -2,6 +2,7 @@
 
 pub mod config;
 mod error;
+pub mod project;
 
 pub use error::{Error, Result};
 pub use milepost_context as context;

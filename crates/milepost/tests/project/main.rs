@@ -1,4 +1,8 @@
 //! Tests of the configuration and of projects, through the public face.
 
+mod artifacts;
 mod config;
 mod config_files;
+mod context;
+mod projects;
+mod support;
