@@ -145,11 +145,16 @@ pub(super) fn head(dir: &Path) -> Option<String> {
     is_commit(&text).then_some(text)
 }
 
-/// The newest commits that touched the directory, newest first.
+/// The newest commits, newest first; for a directory inside of the repository, those that touched it.
 pub(super) fn log(dir: &Path, limit: usize) -> Vec<Commit> {
     let count = format!("--max-count={limit}");
     let form = "--format=%H%x1f%ct%x1f%an%x1f%s";
-    let answer = ask(dir, &["log", "-z", &count, form, "--no-decorate", "--no-color", "HEAD", "--", "."]);
+    let mut question = vec!["log", "-z", &count, form, "--no-decorate", "--no-color", "HEAD", "--"];
+    let is_below = ask(dir, &["rev-parse", "--show-prefix"]).is_ok_and(|prefix| !prefix.trim_ascii().is_empty());
+    if is_below {
+        question.push(".");
+    }
+    let answer = ask(dir, &question);
     let answer = answer.unwrap_or_default();
     let commits = answer.split(|&byte| byte == 0).filter_map(|line| {
         let line = String::from_utf8_lossy(line);

@@ -54,6 +54,8 @@ async fn documents_tasks_tree_and_commits_are_collected() {
         "CLAUDE.md\nPROJECT.md\nREADME.md\nTODO.md\ndocs/\n  spec-v2.md\n  spec-v3.md\nsrc/\n  deep/\n    main.rs\nx\n"
     );
     assert!(!context.structure.truncated && context.notes.is_empty());
+    let below = collected(&dir.join("docs")).await;
+    assert_eq!(below.recent_commits.len(), 1, "below the top, the commits that touched it");
     assert_eq!(serde_json::from_value::<Context>(serde_json::to_value(&context).unwrap()).unwrap(), context);
 }
 
@@ -173,9 +175,8 @@ async fn a_context_is_collected_anew_only_when_something_changed() {
     assert!(!refresh(&mut context, &dir, later).await.unwrap());
     assert_eq!(context.updated, START);
     // The same size, the same time: only the content differs, and it was changed just before it was read.
-    let changed = |context: &Context| is_stale_now(context.clone(), dir.clone());
     std::fs::write(dir.join("CLAUDE.md"), "two").unwrap();
-    assert!(changed(&context).await);
+    assert!(is_stale(&context, &dir).await.unwrap());
     assert!(refresh(&mut context, &dir, later).await.unwrap());
     assert_eq!((context.claude_md.as_ref().unwrap().text.as_str(), context.updated), ("two", later));
     std::fs::write(dir.join("PROJECT.md"), "new").unwrap();
@@ -188,10 +189,6 @@ async fn a_context_is_collected_anew_only_when_something_changed() {
     assert!(refresh(&mut context, &dir, later).await.unwrap(), "a commit came");
     assert_eq!(context.recent_commits[0].subject, "empty");
     assert!(!is_stale(&context, &dir).await.unwrap());
-}
-
-async fn is_stale_now(context: Context, dir: std::path::PathBuf) -> bool {
-    is_stale(&context, &dir).await.unwrap()
 }
 
 #[tokio::test]

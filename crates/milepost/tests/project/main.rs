@@ -4,5 +4,6 @@ mod artifacts;
 mod config;
 mod config_files;
 mod context;
+mod policy;
 mod projects;
 mod support;
