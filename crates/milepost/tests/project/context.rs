@@ -207,6 +207,12 @@ async fn an_old_file_with_the_same_time_is_not_read_again_and_a_touched_one_is()
     std::fs::write(&file, "one").unwrap();
     age(&file, 1800);
     assert!(!is_stale(&context, &dir).await.unwrap(), "touched, but the content is the same");
+    // Changed within the second in which it was read: the time does not show it.
+    age(&file, 1);
+    let context = collected(&dir).await;
+    std::fs::write(&file, "two").unwrap();
+    age(&file, 1);
+    assert!(is_stale(&context, &dir).await.unwrap());
 }
 
 #[tokio::test]

@@ -1,5 +1,8 @@
 //! Which project a directory belongs to.
 
+use std::path::Path;
+use std::process::Command;
+
 use milepost::model::{Message, Role, SessionPatch, Status};
 use milepost::project::{KnownBy, ProjectId, Projects, may_read};
 use milepost::store::{Append, Claim, NewSession, Options, SessionQuery, Store};
@@ -126,6 +129,19 @@ async fn a_shallow_clone_says_that_it_is_known_by_its_path() {
     assert!(whole.project.root_commit().is_some());
 }
 
+/// Gives the newest commit a signature, so that git would ask a program about it.
+fn sign(dir: &Path) {
+    let plain = Command::new("git").current_dir(dir).args(["cat-file", "commit", "HEAD"]).output().unwrap().stdout;
+    let plain = String::from_utf8(plain).unwrap();
+    let signature = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n abc\n -----END PGP SIGNATURE-----\n";
+    let signed = plain.replacen("\n\n", &format!("\n{signature}\n"), 1);
+    let file = dir.join(".git/signed");
+    std::fs::write(&file, signed).unwrap();
+    let hash = Command::new("git").current_dir(dir).args(["hash-object", "-t", "commit", "-w", ".git/signed"]).output();
+    let hash = String::from_utf8(hash.unwrap().stdout).unwrap();
+    git(dir, &["update-ref", "HEAD", hash.trim()]);
+}
+
 #[tokio::test]
 async fn a_hostile_repository_runs_nothing() {
     let scene = Scene::new().await;
@@ -151,6 +167,11 @@ async fn a_hostile_repository_runs_nothing() {
         git(&dir, &["config", key, &script]);
     }
     git(&dir, &["config", "log.showSignature", "true"]);
+    sign(&dir);
+    // The trap works: git itself, asked without care, runs the program.
+    git(&dir, &["log", "-1"]);
+    assert!(proof.exists());
+    std::fs::remove_file(&proof).unwrap();
     scene.projects.identify(&dir).await.unwrap();
     let context = milepost::project::collect(&dir, &Default::default(), crate::support::START).await.unwrap();
     assert_eq!(context.recent_commits.len(), 1);
