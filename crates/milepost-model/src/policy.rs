@@ -76,11 +76,12 @@ impl Policy {
         self.on.remove(trigger);
         self.off.remove(trigger);
         let on_by_default = !matches!(trigger, Trigger::EdgeTransition | Trigger::Smart | Trigger::LoopIteration);
-        match takes {
-            true if !on_by_default => drop(self.on.insert(trigger.clone())),
-            // Rounds of a loop may also be counted, so that off has to be said.
-            false if on_by_default || *trigger == Trigger::LoopIteration => drop(self.off.insert(trigger.clone())),
-            _ => {}
+        if takes && !on_by_default {
+            self.on.insert(trigger.clone());
+        }
+        // Rounds of a loop may also be counted, so that off has to be said.
+        if !takes && (on_by_default || *trigger == Trigger::LoopIteration) {
+            self.off.insert(trigger.clone());
         }
     }
 

@@ -39,6 +39,7 @@ mod error;
 mod follow;
 mod notice;
 mod point;
+pub mod project;
 mod redaction;
 mod resume;
 mod search;

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use milepost_model::PolicyPatch;
+use milepost_model::{PolicyPatch, Session, SessionPatch};
 use serde_json::Value;
 
 use super::limits::MAX_CONFIG_BYTES;
@@ -24,6 +24,9 @@ pub const FILE_NAMES: [&str; 2] = ["milepost.yaml", "milepost.yml"];
 /// So many directories are looked into, upwards.
 const MAX_PARENTS: usize = 64;
 
+/// How the environment is read.
+type Lookup<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
+
 /// Reads a configuration. Later layers win: defaults, the file, the environment, what was set explicitly.
 ///
 /// ```
@@ -41,9 +44,16 @@ const MAX_PARENTS: usize = 64;
 /// ```
 pub struct Loader<'a> {
     directory: PathBuf,
-    lookup: Box<dyn Fn(&str) -> Option<String> + 'a>,
+    lookup: Lookup<'a>,
     file: Choice,
     sets: Vec<(String, String)>,
+}
+
+/// The file that is read.
+struct Located {
+    path: PathBuf,
+    /// The user named it or keeps it for all work; it did not come with the directory.
+    is_named: bool,
 }
 
 enum Choice {
@@ -96,8 +106,14 @@ impl<'a> Loader<'a> {
 
     fn read(&self) -> (Settings, Vec<Diagnostic>) {
         let mut found = Vec::new();
-        let mut typed = match self.find() {
-            Ok(Some(path)) => read_file(&path, &mut found),
+        let mut typed = match self.locate() {
+            Ok(Some(Located { path, is_named })) => {
+                let typed = read_file(&path, &mut found);
+                if !is_named {
+                    warn_of_foreign(&typed, &mut found);
+                }
+                typed
+            }
             Ok(None) => Typed::default(),
             Err(problem) => {
                 found.push(*problem);
@@ -116,21 +132,32 @@ impl<'a> Loader<'a> {
     }
 
     /// The file that is read: the one that was named; else the one in the variable `MILEPOST_CONFIG`; else
-    /// `milepost.yaml` or `milepost.yml` in the working directory or above it, up to the root of the repository or the home directory;
-    /// else `milepost/config.yaml` in the directory for configurations.
-    pub fn find(&self) -> Result<Option<PathBuf>, Box<Diagnostic>> {
+    /// `milepost.yaml` or `milepost.yml` in the working directory or above it, up to the root of the repository or the
+    /// home directory; else `milepost/config.yaml` in the directory for configurations.
+    pub fn find(&self) -> Result<Option<PathBuf>> {
+        match self.locate() {
+            Ok(located) => Ok(located.map(|located| located.path)),
+            Err(problem) => {
+                Err(first_error(&[*problem]).unwrap_or_else(|| Error::file("finding the configuration", "")))
+            }
+        }
+    }
+
+    fn locate(&self) -> Result<Option<Located>, Box<Diagnostic>> {
         let around = self.around();
+        let named = |path: PathBuf| Ok(Some(Located { path, is_named: true }));
         match (&self.file, around.variable(CONFIG_VARIABLE)) {
             (Choice::None, _) => Ok(None),
-            (Choice::This(path), _) => Ok(Some(self.directory.join(path))),
-            (Choice::Find, Some(path)) => Ok(Some(self.directory.join(path))),
+            (Choice::This(path), _) => named(self.directory.join(path)),
+            (Choice::Find, Some(path)) => named(self.directory.join(path)),
             (Choice::Find, None) => {
                 if let Some(path) = self.find_upwards()? {
-                    return Ok(Some(path));
+                    return Ok(Some(Located { path, is_named: false }));
                 }
                 let home = || around.directory_in("HOME").map(|home| home.join(".config"));
                 let user = around.directory_in("XDG_CONFIG_HOME").or_else(home);
-                Ok(user.map(|user| user.join("milepost/config.yaml")).filter(|path| path.is_file()))
+                let own = user.map(|user| user.join("milepost/config.yaml")).filter(|path| path.is_file());
+                own.map_or(Ok(None), named)
             }
         }
     }
@@ -213,6 +240,31 @@ fn resolve(key: &str) -> Result<(Vec<String>, &'static Field), String> {
     }
 }
 
+/// Whether a value is worth a look.
+type Suspect = fn(&Value) -> bool;
+
+/// A file that was found in a directory may have come with it, from someone else. What it says about where sessions go
+/// and how they are protected is worth a warning.
+fn warn_of_foreign(typed: &Typed, found: &mut Vec<Diagnostic>) {
+    let is_remote: Suspect = |value| value.as_str().is_some_and(|url| url.contains("://") && !url.starts_with("file:"));
+    let is_off: Suspect = |value| *value == Value::Bool(false);
+    let suspects: [(&str, Suspect, &str); 6] = [
+        ("store", is_remote, "it sends sessions to another machine"),
+        ("blobs", is_remote, "it sends payloads to another machine"),
+        ("encryption.enabled", is_off, "it turns encryption off"),
+        ("signing.enabled", is_off, "it turns signatures off"),
+        ("redaction.enabled", is_off, "it lets secrets be stored"),
+        ("redaction.allow", |_| true, "it lets some secrets be stored"),
+    ];
+    for (key, is_suspect, why) in suspects {
+        if let Some((_, origin)) = typed.get(key).filter(|(value, _)| is_suspect(value)) {
+            let why = format!("{why}, and the file may have come with the directory");
+            let instead = format!("if you trust it, name it in {CONFIG_VARIABLE} or with --config");
+            found.push(Diagnostic::warning(origin, key, why, instead));
+        }
+    }
+}
+
 fn read_file(path: &Path, found: &mut Vec<Diagnostic>) -> Typed {
     let whole = Origin::File { path: Arc::from(path), line: 0, column: 0 };
     let text = match bounded(path) {
@@ -270,6 +322,23 @@ pub fn policy_patch(value: &Value) -> Result<PolicyPatch> {
         Some(error) => Err(error),
         None => Ok(patch(&typed.tree(&[]))),
     }
+}
+
+/// The key under which a session keeps its own change to the policy, among what else was set for it.
+pub const SESSION_POLICY: &str = "policy";
+
+/// A session's own change to the policy; none when it has none.
+pub fn session_policy(session: &Session) -> Result<Option<PolicyPatch>> {
+    session.extra.get(SESSION_POLICY).map(policy_patch).transpose()
+}
+
+/// The change to a session that gives it its own policy; an empty one takes it away.
+pub fn set_session_policy(patch: &PolicyPatch) -> SessionPatch {
+    let value = match patch.is_empty() {
+        true => Value::Null,
+        false => serde_json::to_value(patch).unwrap_or(Value::Null),
+    };
+    SessionPatch::new().with(SESSION_POLICY, value)
 }
 
 /// Variables that begin with `MILEPOST_` and mean nothing, from the names of all that are set.

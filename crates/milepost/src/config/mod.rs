@@ -18,7 +18,10 @@ mod yaml;
 
 pub use explain::Explained;
 pub use keys::KEYCHAIN_SERVICE;
-pub use load::{CONFIG_VARIABLE, FILE_NAMES, Loader, check, check_variables, policy_patch};
+pub use load::{
+    CONFIG_VARIABLE, FILE_NAMES, Loader, SESSION_POLICY, check, check_variables, policy_patch, session_policy,
+    set_session_policy,
+};
 pub use origin::{Diagnostic, Origin, Severity};
 pub use settings::{
     AgentKind, Budget, Compression, KeySettings, KeySource, Redaction, Settings, Summaries, Template, Url, Work,

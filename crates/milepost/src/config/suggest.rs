@@ -25,7 +25,8 @@ pub(super) fn for_key(given: &str, at: &[String], section: &'static [&'static [F
     let here = section.iter().copied().flatten();
     let names = here.clone().flat_map(|field| std::iter::once(field.name).chain(field.also.iter().copied()));
     // The same key, exactly, in another section is a better guess than one that only looks alike here.
-    let elsewhere = schema::settings().into_iter().find(|(_, field)| field.name == snake && field.to.is_none());
+    let same = schema::settings().into_iter().filter(|(_, field)| field.name == snake && field.to.is_none());
+    let elsewhere = same.min_by_key(|(path, _)| path.len());
     if let Some((path, _)) = elsewhere {
         return format!("it belongs elsewhere: did you mean {}?", path.join("."));
     }

@@ -54,7 +54,8 @@ impl Scene {
 /// The only problem of a text, as `line:column key: why; instead`.
 fn problem(text: &str) -> String {
     let scene = Scene::with(text);
-    let found = scene.problems();
+    let mut found = scene.problems();
+    found.retain(|one| one.severity == Severity::Error);
     assert_eq!(found.len(), 1, "{found:#?}");
     let Origin::File { line, column, .. } = &found[0].origin else { panic!("{:?}", found[0]) };
     format!("{line}:{column} {}: {}; {}", found[0].key, found[0].why, found[0].instead)
@@ -273,7 +274,8 @@ fn naming_a_place_for_the_key_or_setting_the_variable_turns_encryption_on() {
     let by_variable = Scene::new().variable("MILEPOST_KEY", &key).load();
     assert!(by_variable.encryption.enabled);
     assert!(!format!("{:?}", by_variable.explain()).contains(&key));
-    let off = Scene::with("encryption: {enabled: false}").variable("MILEPOST_KEY", &key).load();
+    let off = Scene::with("encryption: {enabled: false}").variable("MILEPOST_KEY", &key);
+    let off = off.loader().file("milepost.yaml").load().unwrap();
     assert!(!off.encryption.enabled);
     assert_eq!(off.warnings().len(), 1, "a key that is not used is worth a warning");
     let missing = Scene::with("encryption: {key_source: env_var}").load().options(&|_| None).unwrap_err();
@@ -344,4 +346,33 @@ fn agents_templates_and_readers_of_ones_own_are_taken() {
     let rows = settings.explain();
     let row = rows.iter().find(|row| row.key == "templates.\"brief.md\".content").unwrap();
     assert!(row.origin.to_string().ends_with("milepost.yaml:12:23"), "{}", row.origin);
+}
+
+#[test]
+fn a_file_that_came_with_the_directory_is_warned_of_when_it_weakens_protection() {
+    let text = "store: postgres://db/m\nredaction: {enabled: false, allow: [a]}\nencryption: {enabled: false}\n";
+    let scene = Scene::with(text);
+    let settings = scene.load();
+    let warned: Vec<_> = settings.warnings().iter().map(|one| one.key.as_str()).collect();
+    assert_eq!(warned, ["store", "encryption.enabled", "redaction.enabled", "redaction.allow"]);
+    assert!(settings.warnings()[0].instead.contains("MILEPOST_CONFIG"));
+    assert!(
+        scene.loader().file("milepost.yaml").load().unwrap().warnings().is_empty(),
+        "a file that was named is trusted"
+    );
+    assert!(Scene::with("store: sqlite:a.db\nredaction: {enabled: true}\n").load().warnings().is_empty());
+}
+
+#[test]
+fn a_session_keeps_its_own_policy() {
+    let source = milepost::model::Source::seeded(1, Default::default());
+    let mut session = milepost::model::Session::new(source.id(), source.id(), source.now());
+    assert_eq!(config::session_policy(&session).unwrap(), None);
+    let patch = PolicyPatch { every_messages: Some(3), ..PolicyPatch::default() };
+    session.patch(&config::set_session_policy(&patch));
+    assert_eq!(config::session_policy(&session).unwrap(), Some(patch));
+    session.patch(&config::set_session_policy(&PolicyPatch::default()));
+    assert_eq!(config::session_policy(&session).unwrap(), None);
+    session.extra.insert("policy".into(), json!({"every_mesages": 3}));
+    assert!(config::session_policy(&session).is_err());
 }
