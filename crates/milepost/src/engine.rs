@@ -1,8 +1,10 @@
 //! The engine: an open workspace, and everything that needs no session of one's own.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use milepost_context::redact::Rules;
+use milepost_context::request::AgentDescription;
 use milepost_model::{Policy, SessionId, SessionPatch, Source, Status, Trigger};
 use milepost_store::{Append, Changes, Claim, NewMark, SessionPage, SessionQuery, Store};
 use serde_json::{Value, json};
@@ -37,6 +39,8 @@ pub struct EngineOptions {
     pub last_messages: usize,
     /// Which agents may read which other agents' summaries.
     pub summaries: Summaries,
+    /// Kinds of agents beside those that Milepost brings along.
+    pub agents: BTreeMap<String, AgentDescription>,
 }
 
 impl Default for EngineOptions {
@@ -50,6 +54,7 @@ impl Default for EngineOptions {
             budget_tokens: 100_000,
             last_messages: 50,
             summaries: Summaries::default(),
+            agents: BTreeMap::new(),
         }
     }
 }
@@ -69,6 +74,7 @@ struct Inner {
     budget_tokens: usize,
     last_messages: usize,
     summaries: Summaries,
+    agents: BTreeMap<String, AgentDescription>,
     notices: broadcast::Sender<Notice>,
     counts: Counts,
 }
@@ -99,6 +105,7 @@ impl Milepost {
                 budget_tokens: options.budget_tokens,
                 last_messages: options.last_messages,
                 summaries: options.summaries,
+                agents: options.agents,
                 notices,
                 counts: Counts::default(),
             }),
@@ -134,6 +141,11 @@ impl Milepost {
 
     pub(crate) fn summaries(&self) -> &Summaries {
         &self.inner.summaries
+    }
+
+    /// A kind of agent: one of the user's own, or one that Milepost brings along.
+    pub fn agent(&self, kind: &str) -> Option<AgentDescription> {
+        self.inner.agents.get(kind).cloned().or_else(|| AgentDescription::built_in(kind))
     }
 
     /// Asks for a session in the name of this engine.
@@ -360,7 +372,8 @@ impl SessionKey {
         }
     }
 
-    fn patch(&self) -> SessionPatch {
+    /// What a session of this key begins with.
+    pub fn patch(&self) -> SessionPatch {
         let given = self.parts().into_iter().filter_map(|(key, text)| Some((key, text.as_ref()?)));
         given.fold(SessionPatch::new(), |patch, (key, text)| patch.with(key, Value::String(text.clone())))
     }
@@ -380,4 +393,42 @@ impl SessionKey {
 /// Whether a trigger is one that somebody asked for, rather than one that the policy chose.
 pub(crate) fn is_asked_for(trigger: &Trigger) -> bool {
     matches!(trigger, Trigger::Manual | Trigger::Milestone | Trigger::Pause | Trigger::Final)
+}
+
+impl EngineOptions {
+    /// As a configuration says. Keys are read from where they are kept; the environment only through `lookup`.
+    pub fn from_settings(settings: &crate::config::Settings, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let wrong = |error: milepost_context::redact::RulesError| Error::Config {
+            place: "redaction".to_owned(),
+            why: error.to_string(),
+            instead: "mend the pattern".to_owned(),
+        };
+        let mut rules = Rules::new();
+        for (number, pattern) in settings.redaction.patterns.iter().enumerate() {
+            rules = rules.pattern(&format!("pattern-{}", number + 1), pattern).map_err(wrong)?;
+        }
+        for pattern in &settings.redaction.allow {
+            rules = rules.allow(pattern).map_err(wrong)?;
+        }
+        Ok(Self {
+            store: settings.options(lookup)?,
+            policy: settings.policy.clone(),
+            redaction: settings.redaction.enabled.then_some(rules),
+            budget_tokens: usize::try_from(settings.budget.tokens).unwrap_or(usize::MAX),
+            last_messages: usize::try_from(settings.budget.last_messages).unwrap_or(usize::MAX),
+            summaries: settings.summaries.clone(),
+            agents: settings.agents.iter().map(|(kind, agent)| (kind.clone(), described(kind, agent))).collect(),
+            ..Self::default()
+        })
+    }
+}
+
+fn described(kind: &str, agent: &crate::config::AgentKind) -> AgentDescription {
+    AgentDescription {
+        agent_type: kind.to_owned(),
+        role: agent.role.clone(),
+        instructions: agent.instructions.clone(),
+        allowed_tools: agent.allowed_tools.clone().unwrap_or_default(),
+        tool_instructions: agent.tool_instructions.clone(),
+    }
 }

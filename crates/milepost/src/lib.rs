@@ -32,28 +32,36 @@
 //! ```
 
 mod analytics;
+mod chapter;
 pub mod config;
 mod diff;
+mod doctor;
 mod engine;
 mod error;
 mod follow;
+mod keep;
 mod notice;
 mod point;
 pub mod project;
 mod redaction;
+mod request;
 mod resume;
 mod search;
 mod session;
 mod summary;
 mod text;
 mod time;
+pub mod transfer;
 mod usage;
 
 pub use analytics::{Analytics, Day, Overview};
+pub use chapter::{Chapter, Compact, Planned};
 pub use diff::{Diff, PathDiff, state_diff};
+pub use doctor::{Ailment, Diagnosis};
 pub use engine::{EngineOptions, Milepost, SessionKey};
 pub use error::{Error, Result};
 pub use follow::{Following, Happened};
+pub use keep::Archived;
 pub use milepost_context as context;
 pub use milepost_model as model;
 pub use milepost_model::{

@@ -1,0 +1,121 @@
+//! Master keys, shredding, and signed heads.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use milepost::store::ed25519_dalek::{SigningKey, VerifyingKey};
+use milepost::store::{MasterKey, SignedHead, system_source};
+use serde_json::json;
+
+use crate::app::App;
+use crate::args::Keys;
+use crate::errors::Usage;
+
+pub async fn run(app: &mut App, command: Keys) -> Result<ExitCode> {
+    match command {
+        Keys::New { output } => new(app, output.as_deref())?,
+        Keys::Show => show(app).await?,
+        Keys::Rotate { to, data } => rotate(app, &to, data).await?,
+        Keys::Shred { session, yes } => shred(app, &session, yes).await?,
+        Keys::Sign { session, key } => sign(app, &session, &key).await?,
+        Keys::Check { head, key } => return check(app, &head, key.as_deref()).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn new(app: &App, output: Option<&Path>) -> Result<()> {
+    let source = system_source().map_err(milepost::Error::from)?;
+    let key = MasterKey::generate(&source);
+    let Some(path) = output else {
+        app.out.note("keep it safe: without it nothing that it encrypts can be read again");
+        return app.out.line(key.to_hex().as_str());
+    };
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path).with_context(|| format!("making the key file {}", path.display()))?;
+    writeln!(file, "{}", key.to_hex().as_str()).and_then(|()| file.sync_all()).context("writing the key")?;
+    if app.out.json {
+        return app.out.json(&json!({ "file": path, "fingerprint": key.fingerprint() }));
+    }
+    app.out.line(format!("key {} is in {}", key.fingerprint(), path.display()))
+}
+
+async fn show(app: &mut App) -> Result<()> {
+    let settings = app.settings()?;
+    let engine = app.engine().await?;
+    let given = settings.keys(&|name| std::env::var(name).ok())?.master.map(|key| key.fingerprint());
+    if app.out.json {
+        return app.out.json(&json!({ "encrypted": engine.store().is_encrypted(), "fingerprint": given }));
+    }
+    app.out.line(match (engine.store().is_encrypted(), given) {
+        (true, Some(fingerprint)) => format!("workspace {} is encrypted with key {fingerprint}", engine.store().workspace()),
+        (true, None) => format!("workspace {} is encrypted", engine.store().workspace()),
+        (false, _) => format!("workspace {} is not encrypted", engine.store().workspace()),
+    })
+}
+
+async fn rotate(app: &mut App, to: &Path, data: bool) -> Result<()> {
+    let new = MasterKey::from_file(to).map_err(milepost::Error::from)?;
+    let engine = app.engine().await?;
+    engine.store().rotate_master_key(&new).await.map_err(milepost::Error::from)?;
+    let rewritten = match data {
+        true => Some(engine.store().rotate_data_key(&new).await.map_err(milepost::Error::from)?),
+        false => None,
+    };
+    if app.out.json {
+        return app.out.json(&json!({ "fingerprint": new.fingerprint(), "rewrapped": rewritten }));
+    }
+    app.out.line(format!("the workspace is now opened by key {}", new.fingerprint()))?;
+    app.out.note("set MILEPOST_KEY or the key file to the new key; the old one opens nothing any more");
+    Ok(())
+}
+
+async fn shred(app: &mut App, session: &str, yes: bool) -> Result<()> {
+    let id = app.session(session).await?;
+    let engine = app.engine().await?;
+    if !engine.store().is_encrypted() {
+        return Err(Usage("the workspace is not encrypted: use `milepost sessions delete`".into()).into());
+    }
+    app.confirm(&format!("Destroy the key of {id}? What it holds can never be read again."), yes)?;
+    engine.store().shred(id).await.map_err(milepost::Error::from)?;
+    app.out.line(format!("shredded {id}"))
+}
+
+fn hex(text: &str, what: &str) -> Result<[u8; 32]> {
+    let text = text.trim();
+    let wrong = || Usage(format!("{what} does not have 64 hex digits"));
+    if text.len() != 64 || !text.is_ascii() {
+        return Err(wrong().into());
+    }
+    let mut bytes = [0; 32];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| wrong())?;
+    }
+    Ok(bytes)
+}
+
+async fn sign(app: &mut App, session: &str, key: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(key).with_context(|| format!("reading the signing key {}", key.display()))?;
+    let key = SigningKey::from_bytes(&hex(&text, "the signing key")?);
+    let id = app.session(session).await?;
+    let head = app.engine().await?.store().sign_head(id, &key).await.map_err(milepost::Error::from)?;
+    app.out.json(&head)
+}
+
+async fn check(app: &mut App, head: &Path, key: Option<&str>) -> Result<ExitCode> {
+    let text = std::fs::read_to_string(head).with_context(|| format!("reading the signed head {}", head.display()))?;
+    let head: SignedHead = serde_json::from_str(&text).map_err(|error| Usage(format!("this is no signed head: {error}")))?;
+    let key = match key {
+        Some(text) => hex(text, "the public key")?,
+        None => head.key.0,
+    };
+    let key = VerifyingKey::from_bytes(&key).map_err(|error| Usage(format!("this is no public key: {error}")))?;
+    let engine = app.engine().await?;
+    engine.store().check_head(&head, &key).await.map_err(milepost::Error::from)?;
+    app.out.line(format!("session {} still has what was signed: {} entries", head.session, head.length))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,237 @@
+//! Lists: of sessions, of checkpoints, of what a search found.
+
+use anyhow::Result;
+use milepost::{
+    How, MarkQuery, Message, Role, SearchHit, SearchQuery, SessionInfo, SessionQuery, SessionSummary, Status, Timestamp,
+    Trigger, parse_time,
+};
+use serde_json::json;
+
+use super::sessions::key;
+use crate::app::App;
+use crate::args::{self, StatusName};
+use crate::errors::Usage;
+use crate::out::{clip, plain, short};
+
+/// A moment: a time, or how long ago it was (`90s`, `15m`, `2h`, `3d`, `2w`).
+pub fn moment(text: &str, now: Timestamp) -> Result<Timestamp> {
+    if let Some(time) = parse_time(text) {
+        return Ok(time);
+    }
+    let wrong = || Usage(format!("{text:?} is not a time: write 2026-11-16, 2026-11-16T10:00:00Z, 90s, 15m, 2h, 3d or 2w"));
+    let unit = text.chars().last().ok_or_else(wrong)?;
+    let count: i64 = text[..text.len() - unit.len_utf8()].parse().map_err(|_| wrong())?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        'w' => 604_800,
+        _ => return Err(wrong().into()),
+    };
+    Ok(now.plus_ms(-count.saturating_mul(seconds * 1000)))
+}
+
+fn status(name: StatusName) -> Status {
+    match name {
+        StatusName::Active => Status::Active,
+        StatusName::Paused => Status::Paused,
+        StatusName::Waiting => Status::Waiting,
+        StatusName::Completed => Status::Completed,
+        StatusName::Failed => Status::Failed,
+        StatusName::Cancelled => Status::Cancelled,
+    }
+}
+
+/// A status in its colour.
+pub fn colored(app: &App, status: Status) -> String {
+    let (styles, text) = (app.out.styles, status.as_str());
+    match status {
+        Status::Active => styles.good(text),
+        Status::Paused | Status::Waiting => styles.warn(text),
+        Status::Failed => styles.bad(text),
+        Status::Completed | Status::Cancelled => styles.dim(text),
+    }
+}
+
+pub async fn list(app: &mut App, args: args::List) -> Result<()> {
+    if args.archived {
+        return super::transfer::list_archived(app).await;
+    }
+    let engine = app.engine().await?;
+    let key = key(args.keys);
+    let since = args.since.as_deref().map(|text| moment(text, app.out.now)).transpose()?;
+    let mut query = SessionQuery {
+        status: args.status.iter().map(|name| status(*name)).collect(),
+        tag: args.tag,
+        trashed: args.trashed,
+        active_from: since,
+        by_creation: args.by_creation,
+        ..key.query()
+    };
+    if args.resumable {
+        query.status = key.query().status;
+    } else if args.status.is_empty() {
+        query.status = Vec::new();
+    }
+    let wanted = if args.all { usize::MAX } else { args.limit };
+    let mut sessions: Vec<SessionInfo> = Vec::new();
+    let mut more = false;
+    while sessions.len() < wanted {
+        query.limit = (!args.all).then(|| wanted - sessions.len());
+        let page = engine.sessions(&query).await?;
+        sessions.extend(page.sessions);
+        more = page.next.is_some();
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => break,
+        }
+    }
+    if app.out.json {
+        let summaries: Vec<SessionSummary> = sessions.into_iter().map(SessionSummary::of).collect();
+        return app.out.json(&json!({ "sessions": summaries, "more": more }));
+    }
+    if sessions.is_empty() {
+        app.out.note("no sessions: begin one with `milepost sessions new`, or look with other filters");
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = sessions
+        .iter()
+        .map(|session| {
+            vec![
+                short(session.id),
+                colored(app, session.status),
+                session.messages().to_string(),
+                session.checkpoints.to_string(),
+                app.out.time(session.active),
+                session.project.as_deref().map(plain).unwrap_or_default(),
+                session.agent.as_deref().map(plain).unwrap_or_default(),
+                title(session),
+            ]
+        })
+        .collect();
+    let head = ["ID", "STATUS", "MESSAGES", "CHECKPOINTS", "ACTIVE", "PROJECT", "AGENT", "TITLE"];
+    app.out.table(&head, &rows, &[5, 6, 7])?;
+    if more {
+        app.out.note(format!("the newest {} are shown; --all shows every one", rows.len()));
+    }
+    Ok(())
+}
+
+/// What a session is called, or else its last words.
+fn title(session: &SessionInfo) -> String {
+    match (&session.title, &session.preview) {
+        (Some(title), _) => plain(title),
+        (None, Some(preview)) => format!("“{}”", plain(preview)),
+        (None, None) => String::new(),
+    }
+}
+
+pub async fn checkpoints(app: &mut App, args: args::Checkpoints) -> Result<()> {
+    let id = app.session(&args.session).await?;
+    let engine = app.engine().await?;
+    let query = MarkQuery {
+        triggers: args.triggers.into_iter().map(Trigger::from).collect(),
+        clean: args.clean.then_some(true),
+        resumable: args.resumable.then_some(true),
+        trashed: args.trashed,
+        limit: Some(args.limit),
+        ..MarkQuery::default()
+    };
+    let marks = engine.store().marks(id, &query).await.map_err(milepost::Error::from)?;
+    if app.out.json {
+        let list: Vec<_> = marks.iter().map(super::show::mark_json).collect();
+        let latest = marks.first().map(|mark| mark.checkpoint.id);
+        return app.out.json(&json!({
+            "session_id": id, "checkpoints": list, "latest_checkpoint_id": latest, "total_checkpoints": list.len(),
+        }));
+    }
+    if marks.is_empty() {
+        app.out.note("no checkpoints: take one with `milepost checkpoint`");
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = marks
+        .iter()
+        .map(|mark| {
+            let point = &mark.checkpoint;
+            let mut flags = Vec::new();
+            if !point.clean {
+                flags.push("not clean");
+            }
+            if !point.resumable.is_yes() {
+                flags.push("not resumable");
+            }
+            vec![
+                short(point.id),
+                point.number.to_string(),
+                point.trigger.to_string(),
+                app.out.time(mark.time),
+                point.messages().to_string(),
+                app.out.styles.warn(&flags.join(", ")),
+                point.label.as_deref().or(point.description.as_deref()).map(plain).unwrap_or_default(),
+            ]
+        })
+        .collect();
+    app.out.table(&["ID", "NUMBER", "TRIGGER", "TAKEN", "MESSAGES", "", "LABEL"], &rows, &[6])
+}
+
+pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
+    let session = match &args.session {
+        Some(session) => Some(app.session(session).await?),
+        None => None,
+    };
+    let engine = app.engine().await?;
+    let now = app.out.now;
+    let query = SearchQuery {
+        substring: args.substring,
+        session,
+        project: args.project,
+        agent: args.agent,
+        role: args.role.map(Role::from),
+        from: args.since.as_deref().map(|text| moment(text, now)).transpose()?,
+        to: args.until.as_deref().map(|text| moment(text, now)).transpose()?,
+        limit: args.limit,
+        context: args.context,
+        ..SearchQuery::new(args.text.join(" "))
+    };
+    let found = engine.search(&query).await?;
+    if app.out.json {
+        return app.out.json(&found);
+    }
+    for (number, hit) in found.hits.iter().enumerate() {
+        if number > 0 {
+            app.out.line("")?;
+        }
+        show_hit(app, hit)?;
+    }
+    match (&found.how, found.hits.is_empty()) {
+        (How::Scan { why, messages }, _) => app.out.note(format!("every one of {messages} messages was read: {why}")),
+        (How::Index, true) => app.out.note("nothing was found: --substring also looks inside of words"),
+        _ => {}
+    }
+    if found.more {
+        app.out.note(format!("there are more than these {}: --limit shows more", found.hits.len()));
+    }
+    Ok(())
+}
+
+fn show_hit(app: &App, hit: &SearchHit) -> Result<()> {
+    let title = hit.title.as_deref().map(plain).unwrap_or_default();
+    let left = if hit.current { "" } else { " (left behind by a restore)" };
+    let head = format!("{}  {}  {}{}", app.out.styles.bold(&short(hit.session_id)), app.out.time(hit.time), title, left);
+    app.out.line(head.trim_end())?;
+    let line = |message: &Message, mark: &str| {
+        let text = plain(&message.text());
+        let text = format!("{mark} {}: {}", message.role, text.trim());
+        clip(&text, app.out.width().min(400))
+    };
+    for message in &hit.context.before {
+        app.out.line(app.out.styles.dim(&line(message, " ")))?;
+    }
+    app.out.line(line(&hit.message, ">"))?;
+    for message in &hit.context.after {
+        app.out.line(app.out.styles.dim(&line(message, " ")))?;
+    }
+    Ok(())
+}
+

@@ -1,0 +1,170 @@
+//! Adding, listing and following messages.
+
+use std::io::{BufRead, Read};
+
+use anyhow::{Context, Result};
+use milepost::model::Body;
+use milepost::{Channel, Happened, Message, MessageQuery, Point, Role, StoredMessage};
+use serde_json::json;
+
+use super::show::{message_json, role};
+use crate::app::App;
+use crate::args::Messages;
+use crate::errors::Usage;
+use crate::out::safe;
+
+/// The most bytes that are read from the input for one message.
+const MAX_INPUT_BYTES: u64 = 64 << 20;
+
+pub async fn run(app: &mut App, command: Messages) -> Result<()> {
+    match command {
+        Messages::Add { session, text, role, from_json, channel } => {
+            let text = match text.as_deref() {
+                Some("-") | None => input()?,
+                Some(text) => text.to_owned(),
+            };
+            let messages = read(&text, &role, from_json, channel.as_deref())?;
+            add(app, &session, messages).await
+        }
+        Messages::List { session, last, all, channel, checkpoint } => {
+            list(app, &session, (!all).then_some(last), channel.as_deref(), checkpoint.as_deref()).await
+        }
+        Messages::Tail { session, last, no_follow } => tail(app, &session, last, no_follow).await,
+    }
+}
+
+/// Everything from the input, up to a limit.
+pub fn input() -> Result<String> {
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes).context("reading the input")?;
+    if bytes.len() as u64 > MAX_INPUT_BYTES {
+        return Err(Usage(format!("the input has more than {MAX_INPUT_BYTES} bytes (MAX_INPUT_BYTES): import it instead")).into());
+    }
+    let text = String::from_utf8(bytes).map_err(|_| Usage("the input is not text in UTF-8".into()))?;
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+}
+
+fn read(text: &str, role: &str, from_json: bool, channel: Option<&str>) -> Result<Vec<Message>> {
+    let mut messages = if from_json { parse(text)? } else { vec![Message::new(Role::from(role.to_owned()), text)] };
+    if let Some(channel) = channel {
+        let channel = Channel::new(channel).map_err(|error| Usage(error.to_string()))?;
+        messages.iter_mut().for_each(|message| message.channel = channel.clone());
+    }
+    if messages.iter().all(|message| message.text().is_empty()) && !from_json {
+        return Err(Usage("the message is empty: give a text".into()).into());
+    }
+    Ok(messages)
+}
+
+/// One message, a list of them, or one a line.
+fn parse(text: &str) -> Result<Vec<Message>> {
+    let wrong = |error: serde_json::Error| Usage(format!("this is not a message: {error}; write {{\"role\": \"user\", \"content\": \"…\"}}"));
+    match serde_json::from_str::<serde_json::Value>(text) {
+        Ok(serde_json::Value::Array(items)) => {
+            Ok(items.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().map_err(wrong)?)
+        }
+        Ok(value) => Ok(vec![serde_json::from_value(value).map_err(wrong)?]),
+        Err(_) => {
+            let lines = text.as_bytes().lines().collect::<Result<Vec<_>, _>>()?;
+            let lines = lines.iter().filter(|line| !line.trim().is_empty());
+            Ok(lines.map(|line| serde_json::from_str(line)).collect::<Result<_, _>>().map_err(wrong)?)
+        }
+    }
+}
+
+async fn add(app: &mut App, session: &str, messages: Vec<Message>) -> Result<()> {
+    let id = app.session(session).await?;
+    let held = app.engine().await?.hold(id).await?;
+    let count = messages.len();
+    let appended = held.append_all(messages).await?;
+    let info = held.info().await;
+    held.release().await?;
+    if app.out.json {
+        return app.out.json(&json!({
+            "sessionId": id, "position": appended.first, "checkpointId": appended.checkpoint, "messageCount": info.messages(),
+        }));
+    }
+    let with = appended.checkpoint.map(|id| format!(", with checkpoint {id}")).unwrap_or_default();
+    let what = if count == 1 { "message".to_owned() } else { format!("{count} messages") };
+    app.out.line(format!("added {what} to {id}: {} in all{with}", info.messages()))
+}
+
+async fn list(
+    app: &mut App,
+    session: &str,
+    last: Option<usize>,
+    channel: Option<&str>,
+    checkpoint: Option<&str>,
+) -> Result<()> {
+    let channel = channel.map(Channel::new).transpose().map_err(|error| Usage(error.to_string()))?;
+    let id = app.session(session).await?;
+    let engine = app.engine().await?;
+    let query = MessageQuery { last, channel, ..MessageQuery::default() };
+    let found = match checkpoint {
+        Some(text) => {
+            let mark = engine.mark(id, &text.parse::<Point>()?).await?;
+            engine.store().messages_at(mark.at, &query).await
+        }
+        None => engine.store().messages(id, &query).await,
+    };
+    let messages = found.map_err(milepost::Error::from)?;
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id, "messages": messages.iter().map(message_json).collect::<Vec<_>>() }));
+    }
+    for stored in &messages {
+        show(app, stored)?;
+    }
+    Ok(())
+}
+
+/// A message with its whole text.
+fn show(app: &App, stored: &StoredMessage) -> Result<()> {
+    let channel = if stored.message.channel.is_main() { String::new() } else { format!("  #{}", safe(stored.message.channel.as_str())) };
+    app.out.line(format!("{}  {}{channel}", role(app, &stored.message), app.out.styles.dim(&app.out.time(stored.time))))?;
+    for line in safe(&stored.message.text()).lines() {
+        app.out.line(format!("  {line}"))?;
+    }
+    Ok(())
+}
+
+async fn tail(app: &mut App, session: &str, last: usize, no_follow: bool) -> Result<()> {
+    let id = app.session(session).await?;
+    let engine = app.engine().await?;
+    let mut following = engine.follow(id, None).await?;
+    let query = MessageQuery { last: Some(last), ..MessageQuery::default() };
+    let messages = engine.store().messages(id, &query).await.map_err(milepost::Error::from)?;
+    let mut seen = messages.last().map(|stored| stored.at);
+    for stored in messages {
+        put(app, &stored)?;
+    }
+    while !no_follow {
+        let Some(happened) = following.next().await? else { break };
+        app.out.now = engine.source().now();
+        match happened {
+            Happened::Removed => {
+                app.out.note("the session was deleted");
+                break;
+            }
+            Happened::Restored { from } => {
+                app.out.note(format!("the session was set back; it goes on at entry {}", from.0));
+                seen = None;
+            }
+            Happened::Entries(entries) => {
+                for entry in entries {
+                    // What was listed at the start may come once more.
+                    if seen.is_some_and(|seen| seen.timeline == entry.at.timeline && entry.at.seq <= seen.seq) {
+                        continue;
+                    }
+                    if let Some(Body::Message(message)) = entry.body {
+                        put(app, &StoredMessage { at: entry.at, time: entry.time, message })?;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn put(app: &App, stored: &StoredMessage) -> Result<()> {
+    if app.out.json { app.out.line(message_json(stored).to_string()) } else { show(app, stored) }
+}

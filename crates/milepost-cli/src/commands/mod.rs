@@ -1,0 +1,80 @@
+//! One file for each group of commands.
+
+mod config;
+mod doctor;
+mod keys;
+mod list;
+mod messages;
+mod move_;
+mod sessions;
+mod shell;
+mod show;
+mod sql;
+mod state;
+mod stats;
+mod store;
+mod transfer;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::app::App;
+use crate::args::{Command, Sessions};
+
+/// Does what was asked.
+pub async fn run(app: &mut App, command: Command) -> Result<ExitCode> {
+    let code = match command {
+        Command::Sessions(command) => sessions(app, command).await.map(|()| ExitCode::SUCCESS),
+        Command::Messages(command) => messages::run(app, command).await.map(|()| ExitCode::SUCCESS),
+        Command::State(command) => state::run(app, command).await.map(|()| ExitCode::SUCCESS),
+        Command::Checkpoint(args) => state::checkpoint(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Stats(args) => stats::run(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Prune(args) => store::prune(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Verify(args) => store::verify(app, args).await,
+        Command::Reindex { session } => store::reindex(app, session).await.map(|()| ExitCode::SUCCESS),
+        Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Redact(args) => store::redact(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Migrate(args) => move_::migrate(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Backup { file } => move_::backup(app, &file).await.map(|()| ExitCode::SUCCESS),
+        Command::Push(args) => move_::push(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Pull(args) => move_::pull(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Sql(args) => sql::run(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Config(command) => config::run(app, command),
+        Command::Keys(command) => keys::run(app, command).await,
+        Command::Completions { shell } => shell::completions(app, shell).map(|()| ExitCode::SUCCESS),
+        Command::Man { directory } => shell::man(app, directory.as_deref()).map(|()| ExitCode::SUCCESS),
+    }?;
+    app.close().await?;
+    Ok(code)
+}
+
+async fn sessions(app: &mut App, command: Sessions) -> Result<()> {
+    match command {
+        Sessions::New(args) => sessions::new(app, args).await,
+        Sessions::List(args) => list::list(app, args).await,
+        Sessions::Show { session } => show::show(app, &session).await,
+        Sessions::Checkpoints(args) => list::checkpoints(app, args).await,
+        Sessions::Inspect { session, checkpoint, state } => show::inspect(app, &session, &checkpoint, state).await,
+        Sessions::Resume(args) => sessions::resume(app, args).await,
+        Sessions::Pause { session, reason } => sessions::pause(app, &session, reason.as_deref()).await,
+        Sessions::Complete { session } => sessions::complete(app, &session).await,
+        Sessions::Branch(args) => sessions::branch(app, args).await,
+        Sessions::Restore { session, checkpoint, dry_run } => {
+            sessions::restore(app, &session, &checkpoint, dry_run).await
+        }
+        Sessions::Diff { a, b } => show::diff(app, &a, &b).await,
+        Sessions::Search(args) => list::search(app, args).await,
+        Sessions::Compact(args) => sessions::compact(app, args).await,
+        Sessions::Uncompact { session } => sessions::uncompact(app, &session).await,
+        Sessions::Archive(args) => transfer::archive(app, args).await,
+        Sessions::Unarchive { session } => transfer::unarchive(app, &session).await,
+        Sessions::Trash { sessions } => sessions::trash(app, &sessions, true).await,
+        Sessions::Untrash { sessions } => sessions::trash(app, &sessions, false).await,
+        Sessions::Delete(args) => sessions::delete(app, args).await,
+        Sessions::Export(args) => transfer::export(app, args).await,
+        Sessions::Import(args) => transfer::import(app, args).await,
+        Sessions::Rename { session, title } => sessions::rename(app, &session, &title).await,
+        Sessions::Tag { session, tags } => sessions::tag(app, &session, &tags).await,
+    }
+}

@@ -1,0 +1,320 @@
+//! Beginning, resuming, branching, rewinding and ending sessions.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use milepost::store::{DeleteMode, Skipped};
+use milepost::{
+    Mark, Milepost, NewSession, Point, Resume, Session, SessionId, SessionKey, SessionPatch, SessionSummary,
+    parse_set,
+};
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::args;
+use crate::errors::Usage;
+use crate::out::{plain, short};
+
+/// What was given as KEY=VALUE.
+pub fn sets(texts: &[String]) -> Result<Vec<(milepost::model::delta::StatePath, Value)>> {
+    Ok(texts.iter().map(|text| parse_set(text)).collect::<Result<_, _>>()?)
+}
+
+/// What sessions are found by.
+pub fn key(keys: args::Keyed) -> SessionKey {
+    let args::Keyed { project, agent, feature, task, stage } = keys;
+    SessionKey { project, agent, feature, task, stage }
+}
+
+pub async fn new(app: &mut App, args: args::New) -> Result<()> {
+    let mut policy = Map::new();
+    for text in &args.policy {
+        let (path, value) = parse_set(text)?;
+        policy.insert(path.to_string().trim_start_matches('/').replace('/', "."), value);
+    }
+    let set = sets(&args.set)?;
+    let engine = app.engine().await?;
+    let key = key(args.keys);
+    let session = if args.reuse {
+        engine.get_or_create(&key).await?
+    } else {
+        let mut patch = key.patch();
+        if let Some(title) = args.title {
+            patch = patch.title(title);
+        }
+        if !args.tags.is_empty() {
+            patch = patch.tags(args.tags);
+        }
+        let policy = (!policy.is_empty()).then_some(Value::Object(policy));
+        engine.create(NewSession { patch, policy, ..NewSession::default() }).await?
+    };
+    if !set.is_empty() {
+        session.set(&set).await?;
+    }
+    finish(app, &engine, session).await
+}
+
+/// Gives a session back and writes its id.
+async fn finish(app: &App, engine: &Milepost, session: Session) -> Result<()> {
+    let id = session.id();
+    session.release().await?;
+    if app.out.json {
+        return app.out.json(&SessionSummary::of(engine.store().session(id).await?));
+    }
+    app.out.line(id.to_string())
+}
+
+fn tell_skipped(app: &App, skipped: &[Skipped]) {
+    for skipped in skipped {
+        app.out.note(format!("{} checkpoint {} was passed over: {}", app.out.styles.warn("warning:"), skipped.id, skipped.why));
+    }
+}
+
+fn name(mark: &Mark) -> String {
+    match &mark.checkpoint.label {
+        Some(label) => format!("{} ({})", mark.checkpoint.id, plain(label)),
+        None => format!("{} ({})", mark.checkpoint.id, mark.checkpoint.trigger),
+    }
+}
+
+pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
+    let set = sets(&args.set)?;
+    let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
+    let id = app.session(&args.session).await?;
+    let engine = app.engine().await?;
+    if args.dry_run {
+        let (mark, skipped) = engine.resume_preview(id, &point).await?;
+        tell_skipped(app, &skipped);
+        if app.out.json {
+            return app.out.json(&json!({ "sessionId": id, "resumeFrom": mark.map(|mark| mark.checkpoint.id) }));
+        }
+        return app.out.line(match mark {
+            Some(mark) => format!("would go on from {}, taken {}", name(&mark), app.out.time(mark.time)),
+            None => "would go on from its end: it has no checkpoint".to_owned(),
+        });
+    }
+    let how = Resume { point, set, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
+    let resumed = engine.resume(id, how).await?;
+    tell_skipped(app, &resumed.skipped);
+    let info = resumed.session.info().await;
+    resumed.session.release().await?;
+    let from = resumed.from.as_ref();
+    if app.out.json {
+        return app.out.json(&json!({
+            "sessionId": id,
+            "workspaceId": engine.store().workspace(),
+            "projectId": info.project,
+            "resumed": true,
+            "resumedFrom": from.map(|mark| mark.checkpoint.id),
+            "status": info.status,
+            "lastActiveAt": resumed.last_active.to_string(),
+            "messageCount": resumed.messages,
+            "skipped": resumed.skipped.iter().map(|skipped| json!({ "id": skipped.id, "why": skipped.why })).collect::<Vec<_>>(),
+        }));
+    }
+    let title = info.title.as_deref().map(plain).unwrap_or_default();
+    app.out.line(format!("resumed {} {}", app.out.styles.bold(&id.to_string()), title).trim_end())?;
+    app.out.facts(&[
+        ("was", format!("{}, last active {}", resumed.status, app.out.time(resumed.last_active))),
+        ("from", from.map_or_else(|| "its end: it has no checkpoint".to_owned(), name)),
+        ("messages", resumed.messages.to_string()),
+    ])?;
+    if resumed.moved {
+        app.out.note("what came after the checkpoint stays, on the old timeline");
+    }
+    Ok(())
+}
+
+pub async fn pause(app: &mut App, session: &str, reason: Option<&str>) -> Result<()> {
+    let id = app.session(session).await?;
+    let checkpoint = app.engine().await?.pause(id, reason).await?;
+    done(app, id, "paused", Some(checkpoint.to_string()))
+}
+
+pub async fn complete(app: &mut App, session: &str) -> Result<()> {
+    let id = app.session(session).await?;
+    let checkpoint = app.engine().await?.complete(id).await?;
+    done(app, id, "completed", Some(checkpoint.to_string()))
+}
+
+fn done(app: &App, id: SessionId, status: &str, checkpoint: Option<String>) -> Result<()> {
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id, "status": status, "checkpointId": checkpoint }));
+    }
+    match checkpoint {
+        Some(checkpoint) => app.out.line(format!("{status} {id} at checkpoint {checkpoint}")),
+        None => app.out.line(format!("{status} {id}")),
+    }
+}
+
+pub async fn branch(app: &mut App, args: args::Branch) -> Result<()> {
+    let set = sets(&args.set)?;
+    let point: Point = args.checkpoint.parse()?;
+    let id = app.session(&args.session).await?;
+    let engine = app.engine().await?;
+    let patch = args.title.map(|title| SessionPatch::new().title(title)).unwrap_or_default();
+    let branch = engine.branch(id, &point, NewSession { patch, ..NewSession::default() }).await?;
+    if !set.is_empty() {
+        branch.set(&set).await?;
+    }
+    finish(app, &engine, branch).await
+}
+
+pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bool) -> Result<()> {
+    let point: Point = checkpoint.parse()?;
+    let id = app.session(session).await?;
+    let engine = app.engine().await?;
+    let mark = engine.mark(id, &point).await?;
+    let now = engine.store().session(id).await?;
+    let behind = now.messages().saturating_sub(mark.checkpoint.messages());
+    if dry_run {
+        if app.out.json {
+            return app.out.json(&json!({ "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind }));
+        }
+        return app.out.line(format!(
+            "would go back to {}, taken {}; {behind} later messages would stay on the old timeline",
+            name(&mark),
+            app.out.time(mark.time)
+        ));
+    }
+    let held = engine.hold(id).await?;
+    held.restore(&Point::Checkpoint(mark.checkpoint.id)).await?;
+    held.release().await?;
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind }));
+    }
+    app.out.line(format!("{id} is back at {}", name(&mark)))?;
+    if behind > 0 {
+        let back = now.checkpoint.map(|id| format!("; go forward again with: milepost sessions restore {} {id}", short(now.id)));
+        app.out.note(format!("{behind} later messages stay on the old timeline{}", back.unwrap_or_default()));
+    }
+    Ok(())
+}
+
+pub async fn trash(app: &mut App, sessions: &[String], into: bool) -> Result<()> {
+    let engine = app.engine().await?;
+    for session in sessions {
+        let id = app.session(session).await?;
+        match into {
+            true => engine.store().trash(id, &engine.claim()).await.map_err(milepost::Error::from)?,
+            false => engine.store().untrash(id, &engine.claim()).await.map_err(milepost::Error::from)?,
+        }
+        done(app, id, if into { "trashed" } else { "untrashed" }, None)?;
+    }
+    Ok(())
+}
+
+pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
+    let id = app.session(&args.session).await?;
+    let engine = app.engine().await?;
+    let mode = match (args.keep_branches, args.cascade) {
+        (true, _) => DeleteMode::KeepBranches,
+        (_, true) => DeleteMode::Cascade,
+        _ => DeleteMode::Refuse,
+    };
+    let preview = engine.store().delete(id, mode, &engine.claim(), true).await.map_err(milepost::Error::from)?;
+    if !args.dry_run {
+        let count = preview.sessions.len() + preview.hidden.len();
+        let title = engine.store().session(id).await.ok().and_then(|session| session.title).unwrap_or_default();
+        let what = if count == 1 { format!("session {id} {:?}", plain(&title)) } else { format!("{count} sessions") };
+        app.confirm(&format!("Delete {what} for good?"), args.yes)?;
+        engine.store().delete(id, mode, &engine.claim(), false).await.map_err(milepost::Error::from)?;
+    }
+    if app.out.json {
+        return app.out.json(&json!({ "deleted": preview.sessions, "hidden": preview.hidden, "dryRun": args.dry_run }));
+    }
+    let word = if args.dry_run { "would delete" } else { "deleted" };
+    for id in &preview.sessions {
+        app.out.line(format!("{word} {id}"))?;
+    }
+    for id in &preview.hidden {
+        app.out.line(format!("{} {id}, for its branches", if args.dry_run { "would hide" } else { "hid" }))?;
+    }
+    Ok(())
+}
+
+pub async fn rename(app: &mut App, session: &str, title: &str) -> Result<()> {
+    let id = app.session(session).await?;
+    app.engine().await?.patch(id, SessionPatch::new().title(title)).await?;
+    done(app, id, "renamed", None)
+}
+
+pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()> {
+    let id = app.session(session).await?;
+    let engine = app.engine().await?;
+    let mut tags: BTreeSet<String> = engine.store().session(id).await.map_err(milepost::Error::from)?.tags;
+    for change in changes {
+        let (tag, add) = match change.strip_prefix('-') {
+            Some(tag) => (tag, false),
+            None => (change.strip_prefix('+').unwrap_or(change), true),
+        };
+        if tag.is_empty() {
+            return Err(Usage(format!("{change:?} names no tag: write +tag or -tag")).into());
+        }
+        if add {
+            tags.insert(tag.to_owned());
+        } else {
+            tags.remove(tag);
+        }
+    }
+    engine.patch(id, SessionPatch::new().tags(tags.clone())).await?;
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id, "tags": tags }));
+    }
+    app.out.line(format!("{id} {}", tags.into_iter().collect::<Vec<_>>().join(" ")).trim_end())
+}
+
+pub async fn compact(app: &mut App, args: args::Compact) -> Result<()> {
+    let id = app.session(&args.session).await?;
+    let engine = app.engine().await?;
+    let how = milepost::Compact { pinned: args.pins, keep_messages: args.keep };
+    let chapter = match args.dry_run {
+        true => engine.compact_preview(id, &how).await?,
+        false => {
+            let held = engine.hold(id).await?;
+            let chapter = held.compact(&how, &milepost::context::compact::Extractive::default()).await?;
+            held.release().await?;
+            chapter
+        }
+    };
+    if app.out.json {
+        return app.out.json(&chapter);
+    }
+    show_chapter(app, &chapter, args.dry_run)
+}
+
+fn show_chapter(app: &App, chapter: &milepost::Chapter, dry_run: bool) -> Result<()> {
+    let word = if dry_run { "would stand" } else { "stands" };
+    app.out.line(format!(
+        "{} {} messages; {} tokens become {}, {} fewer",
+        format_args!("a summary {word} for"),
+        chapter.messages,
+        chapter.tokens_before,
+        chapter.tokens_after,
+        chapter.tokens_before.saturating_sub(chapter.tokens_after)
+    ))?;
+    for (title, items) in chapter.summary.parts() {
+        if !items.is_empty() {
+            app.out.line(app.out.styles.bold(title))?;
+            for item in items {
+                app.out.line(format!("  - {}", plain(item)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub async fn uncompact(app: &mut App, session: &str) -> Result<()> {
+    let id = app.session(session).await?;
+    let held = app.engine().await?.hold(id).await?;
+    let undone = held.uncompact().await?;
+    held.release().await?;
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id, "version": undone }));
+    }
+    app.out.line(match undone {
+        0 => format!("{id} has no summary any more: requests begin with its first message"),
+        version => format!("{id} is back at summary {version}"),
+    })
+}
+

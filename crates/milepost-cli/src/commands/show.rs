@@ -1,0 +1,241 @@
+//! One session, one checkpoint, or two compared.
+
+use anyhow::Result;
+use milepost::{
+    CheckpointId, Diff, Mark, Message, MessageQuery, Point, SessionSummary, StoredMessage, Usage as Spent,
+};
+use serde_json::{Value, json};
+
+use super::list::colored;
+use crate::app::App;
+use crate::out::{clip, plain, short};
+
+/// So many messages are shown of a session.
+const LAST_MESSAGES: usize = 5;
+/// So many values of a state are shown before the rest is only counted.
+const SHOWN_VALUES: usize = 50;
+
+pub async fn show(app: &mut App, session: &str) -> Result<()> {
+    let id = app.session(session).await?;
+    let engine = app.engine().await?;
+    let info = engine.store().session(id).await.map_err(milepost::Error::from)?;
+    let last = MessageQuery { last: Some(LAST_MESSAGES), ..MessageQuery::default() };
+    let messages = engine.store().messages(id, &last).await.map_err(milepost::Error::from)?;
+    let state = engine.store().state(id).await;
+    let lease = engine.store().backend().session(engine.store().workspace(), id).await.map_err(milepost::Error::from)?;
+    let holder = lease.map(|head| head.lease).filter(|lease| lease.owner.is_some() && lease.until > app.out.now);
+    if app.out.json {
+        let mut value = serde_json::to_value(SessionSummary::of(info.clone()))?;
+        value["lastMessage"] = json!(messages.last().map(|stored| &stored.message));
+        value["messages"] = messages.iter().map(message_json).collect();
+        value["extra"] = Value::Object(info.extra.clone());
+        value["holder"] = json!(holder.map(|lease| lease.holder));
+        value["state"] = state.map(Value::from).unwrap_or(Value::Null);
+        return app.out.json(&value);
+    }
+    let out = &app.out;
+    out.line(format!("{}  {}", out.styles.bold(&id.to_string()), info.title.as_deref().map(plain).unwrap_or_default()).trim_end())?;
+    let mut facts = vec![("status", colored(app, info.status))];
+    let mut fact = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
+    fact("error", info.error.as_deref().map(plain));
+    fact("project", info.project.as_deref().map(plain));
+    fact("agent", info.agent.as_deref().map(plain));
+    fact("feature", info.feature.as_deref().map(plain));
+    fact("task", info.task.as_deref().map(plain));
+    fact("stage", info.stage.as_deref().map(plain));
+    fact("tags", (!info.tags.is_empty()).then(|| info.tags.iter().map(|tag| plain(tag)).collect::<Vec<_>>().join(" ")));
+    fact("began", Some(out.time(info.created)));
+    fact("active", Some(out.time(info.active)));
+    fact("messages", Some(info.messages().to_string()));
+    fact("checkpoints", Some(info.checkpoints.to_string()));
+    fact("latest", info.checkpoint.map(|id| id.to_string()));
+    fact("branch of", info.branch.map(|branch| format!("{} at entry {}", branch.session, branch.at.seq.0)));
+    fact("held by", holder.map(|lease| plain(&lease.holder)));
+    fact("trashed", info.trashed.map(|time| out.time(time)));
+    fact("state", Some(match &state {
+        Ok(state) => sections(state.as_value()),
+        Err(error) => out.styles.bad(&error.to_string()),
+    }));
+    out.facts(&facts)?;
+    if !messages.is_empty() {
+        out.line("")?;
+        for stored in &messages {
+            show_message(app, stored)?;
+        }
+    }
+    Ok(())
+}
+
+/// The sections of a state with how many values each has.
+fn sections(state: &Value) -> String {
+    let Some(map) = state.as_object().filter(|map| !map.is_empty()) else { return "empty".to_owned() };
+    let section = |(name, value): (&String, &Value)| match value {
+        Value::Object(inner) => format!("{} ({})", plain(name), inner.len()),
+        _ => plain(name),
+    };
+    map.iter().map(section).collect::<Vec<_>>().join(", ")
+}
+
+/// A message as JSON, with where it is and when it was said.
+pub fn message_json(stored: &StoredMessage) -> Value {
+    let mut value = serde_json::to_value(&stored.message).unwrap_or_default();
+    value["timestamp"] = json!(stored.time.to_string());
+    value["position"] = json!(stored.at);
+    value
+}
+
+/// A message on one line.
+pub fn show_message(app: &App, stored: &StoredMessage) -> Result<()> {
+    let text = plain(&stored.message.text());
+    let line = format!("{}  {}  {}", app.out.styles.dim(&app.out.time(stored.time)), role(app, &stored.message), text.trim());
+    app.out.line(clip(&line, app.out.width()))
+}
+
+/// A role in its colour.
+pub fn role(app: &App, message: &Message) -> String {
+    let name = plain(message.role.as_str());
+    match message.role {
+        milepost::Role::User => app.out.styles.info(&name),
+        milepost::Role::Assistant => app.out.styles.good(&name),
+        _ => app.out.styles.warn(&name),
+    }
+}
+
+/// A checkpoint as JSON.
+pub fn mark_json(mark: &Mark) -> Value {
+    let point = &mark.checkpoint;
+    json!({
+        "checkpoint_id": point.id,
+        "session_id": mark.session,
+        "number": point.number,
+        "type": point.trigger,
+        "created_at": mark.time.to_string(),
+        "label": point.label,
+        "description": point.description,
+        "is_clean": point.clean,
+        "can_resume_from": point.resumable.is_yes(),
+        "resumable": point.resumable,
+        "messages": point.messages(),
+        "position": mark.at,
+        "state_hash": point.state,
+        "trashed_at": mark.trashed.map(|time| time.to_string()),
+        "extra": point.extra,
+    })
+}
+
+pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state: bool) -> Result<()> {
+    let point: Point = checkpoint.parse()?;
+    let id = app.session(session).await?;
+    let engine = app.engine().await?;
+    let mark = engine.mark(id, &point).await?;
+    let loaded = engine.store().load(mark.checkpoint.id).await.map_err(milepost::Error::from)?;
+    if app.out.json {
+        let mut value = mark_json(&loaded.mark);
+        let execution = loaded.state.section("execution");
+        let part = |name: &str| execution.and_then(|execution| execution.get(name)).cloned().unwrap_or(Value::Null);
+        value["current_node"] = part("current_node");
+        value["execution_path"] = part("path");
+        value["accumulated_outputs"] = part("outputs");
+        value["metrics_snapshot"] = loaded.state.section("metrics").cloned().unwrap_or(Value::Null);
+        if with_state {
+            value["memory"] = loaded.state.section("memory").cloned().unwrap_or(Value::Null);
+            value["state"] = loaded.state.into_value();
+        }
+        return app.out.json(&value);
+    }
+    let out = &app.out;
+    let point = &loaded.mark.checkpoint;
+    out.line(out.styles.bold(&point.id.to_string()))?;
+    let mut facts = vec![
+        ("session", id.to_string()),
+        ("trigger", point.trigger.to_string()),
+        ("taken", out.time(loaded.mark.time)),
+        ("number", point.number.to_string()),
+        ("messages", point.messages().to_string()),
+        ("clean", if point.clean { "yes".to_owned() } else { out.styles.warn("no") }),
+        ("resumable", match &point.resumable {
+            milepost::model::Resumable::Yes => "yes".to_owned(),
+            milepost::model::Resumable::No(why) => out.styles.warn(&format!("no: {}", plain(why))),
+        }),
+    ];
+    facts.extend(point.label.as_deref().map(|label| ("label", plain(label))));
+    facts.extend(point.description.as_deref().map(|text| ("description", plain(text))));
+    facts.push(("state", sections(loaded.state.as_value())));
+    out.facts(&facts)?;
+    if with_state {
+        out.line("")?;
+        out.line(serde_json::to_string_pretty(loaded.state.as_value())?)?;
+    }
+    Ok(())
+}
+
+/// A checkpoint named as SESSION, SESSION@CHECKPOINT, or by its id alone.
+async fn named(app: &mut App, text: &str) -> Result<CheckpointId> {
+    let engine = app.engine().await?;
+    if let Ok(id) = text.parse::<CheckpointId>() {
+        return Ok(id);
+    }
+    let (session, point) = text.split_once('@').unwrap_or((text, "latest"));
+    let id = app.session(session).await?;
+    Ok(engine.mark(id, &point.parse()?).await?.checkpoint.id)
+}
+
+pub async fn diff(app: &mut App, a: &str, b: &str) -> Result<()> {
+    let (a, b) = (named(app, a).await?, named(app, b).await?);
+    let diff = app.engine().await?.diff(a, b).await?;
+    if app.out.json {
+        let messages = |list: &[StoredMessage]| list.iter().map(message_json).collect::<Vec<_>>();
+        return app.out.json(&json!({
+            "a": mark_json(&diff.a), "b": mark_json(&diff.b), "common": diff.common,
+            "onlyA": messages(&diff.only_a), "onlyB": messages(&diff.only_b),
+            "state": diff.state, "usageA": diff.usage_a, "usageB": diff.usage_b,
+        }));
+    }
+    show_diff(app, &diff)
+}
+
+fn show_diff(app: &App, diff: &Diff) -> Result<()> {
+    let out = &app.out;
+    let name = |mark: &Mark| {
+        let label = mark.checkpoint.label.as_deref().map(plain).unwrap_or_else(|| mark.checkpoint.trigger.to_string());
+        format!("{}@{}  {label}, {}", short(mark.session), short(mark.checkpoint.id), out.time(mark.time))
+    };
+    out.line(out.styles.bad(&format!("--- {}", name(&diff.a))))?;
+    out.line(out.styles.good(&format!("+++ {}", name(&diff.b))))?;
+    let line = |sign: char, stored: &StoredMessage| {
+        let text = format!("{sign} {}: {}", stored.message.role, plain(&stored.message.text()).trim());
+        clip(&text, out.width())
+    };
+    if diff.only_a.is_empty() && diff.only_b.is_empty() {
+        out.line("messages: the same")?;
+    } else {
+        out.line(out.styles.bold("messages"))?;
+        for stored in &diff.only_a {
+            out.line(out.styles.bad(&line('-', stored)))?;
+        }
+        for stored in &diff.only_b {
+            out.line(out.styles.good(&line('+', stored)))?;
+        }
+    }
+    if diff.state.is_empty() {
+        out.line("state: the same")?;
+    } else {
+        out.line(out.styles.bold("state"))?;
+        for change in diff.state.iter().take(SHOWN_VALUES) {
+            let sides = [('-', &change.before), ('+', &change.after)];
+            for (sign, value) in sides.into_iter().filter_map(|(sign, value)| Some((sign, value.as_ref()?))) {
+                let text = clip(&format!("{sign} {} = {}", plain(&change.path), plain(&value.to_string())), out.width());
+                out.line(if sign == '-' { out.styles.bad(&text) } else { out.styles.good(&text) })?;
+            }
+        }
+        if let Some(more) = diff.state.len().checked_sub(SHOWN_VALUES).filter(|more| *more > 0) {
+            out.line(format!("  … and {more} more values; --json has them all"))?;
+        }
+    }
+    let spent = |usage: &Spent| format!("{} tokens, ${:.4}", usage.tokens(), usage.cost_usd);
+    if diff.usage_a != diff.usage_b {
+        out.line(format!("cost: {} → {}", spent(&diff.usage_a), spent(&diff.usage_b)))?;
+    }
+    Ok(())
+}
+

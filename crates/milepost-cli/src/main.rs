@@ -1,0 +1,27 @@
+//! The `milepost` command. Everything it does is a few lines around one call of the engine.
+
+mod app;
+mod args;
+mod commands;
+mod errors;
+mod out;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    let json = args.global.json;
+    let mut app = app::App::new(args.global);
+    let outcome = app::runtime().and_then(|runtime| {
+        let outcome = runtime.block_on(app::until_interrupted(commands::run(&mut app, args.command)));
+        // Work on the side that waits for a server does not keep a person waiting.
+        runtime.shutdown_background();
+        outcome
+    });
+    match outcome {
+        Ok(code) => code,
+        Err(error) => errors::report(&error, json, app.styles()),
+    }
+}

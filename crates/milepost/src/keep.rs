@@ -1,0 +1,135 @@
+//! Retention, deletion and archives.
+
+use milepost_model::{Retention, SessionId, Timestamp};
+use milepost_store::{Claim, DeleteMode, Deleted, Pruned, Store};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Milepost;
+use crate::error::{Error, Result};
+use crate::project::{Owner, Projects};
+use crate::transfer::{Ids, copy_session};
+
+/// Records that say where archived sessions are.
+const ARCHIVED: &str = "archived";
+/// So many archived sessions are read at a time.
+const PAGE: usize = 1000;
+
+/// A session that was moved to another store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Archived {
+    /// The session.
+    pub session_id: SessionId,
+    /// The store that has it.
+    pub url: String,
+    /// What it is called.
+    pub title: Option<String>,
+    /// Its messages.
+    pub message_count: u64,
+    /// When it was archived.
+    pub archived_at: Timestamp,
+}
+
+impl Milepost {
+    /// Puts checkpoints that the retention does not keep into the trash.
+    pub async fn prune(&self, id: SessionId, keep: &Retention) -> Result<Pruned> {
+        let writer = self.store().write(id, &self.claim()).await?;
+        let pruned = writer.prune(keep).await?;
+        writer.release().await?;
+        Ok(pruned)
+    }
+
+    /// Removes a session for good, with its artifacts and its log.
+    pub async fn delete(&self, id: SessionId, mode: DeleteMode, dry_run: bool) -> Result<Deleted> {
+        let deleted = self.store().delete(id, mode, &self.claim(), dry_run).await?;
+        if !dry_run {
+            let projects = Projects::open(self.store()).await?;
+            for session in &deleted.sessions {
+                projects.forget(&Owner::Session(*session)).await?;
+            }
+        }
+        Ok(deleted)
+    }
+
+    /// Moves a session to another store. It is removed here only after the copy there was verified.
+    pub async fn archive(&self, id: SessionId, to: &Store, url: &str) -> Result<Archived> {
+        if url.contains('@') && url.contains("://") && !url.split_once('@').is_some_and(|(before, _)| !before.contains(':')) {
+            return Err(Error::refused(
+                format!("archiving session {id}"),
+                "the URL of the archive may hold a password, and it is kept with the session",
+                "leave the password out of it: it comes from the environment or from ~/.pgpass",
+            ));
+        }
+        let session = self.store().session(id).await?;
+        if !self.store().backend().children(self.store().workspace(), id).await?.is_empty() {
+            return Err(Error::refused(
+                format!("archiving session {id}"),
+                "other sessions branched from it and share its beginning",
+                "archive those first, or delete it with --keep-branches",
+            ));
+        }
+        // Nobody may write to it between the copy and the removal.
+        let writer = self.store().write(id, &self.claim()).await?;
+        copy_session(self.store(), to, id, Ids::Preserve, &self.claim(), &mut |_| ()).await?;
+        let verified = to.verify_session(id).await?;
+        if !verified.is_whole() {
+            return Err(Error::refused(
+                format!("archiving session {id}"),
+                "the copy in the archive is not whole",
+                "verify the archive; the session is still here",
+            ));
+        }
+        let archived = Archived {
+            session_id: id,
+            url: url.to_owned(),
+            title: session.title.clone(),
+            message_count: session.messages(),
+            archived_at: self.source().now(),
+        };
+        let value = serde_json::to_vec(&archived).map_err(|error| Error::file("writing where a session went", error))?;
+        let key = id.to_string();
+        let known = self.store().record(ARCHIVED, &key).await?.map(|record| record.version);
+        self.store().put_record(ARCHIVED, &key, known, None, &value).await?;
+        writer.release().await?;
+        self.store().delete(id, DeleteMode::Refuse, &self.claim(), false).await?;
+        Ok(archived)
+    }
+
+    /// Sessions that were archived.
+    pub async fn archived(&self) -> Result<Vec<Archived>> {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.store().records(ARCHIVED, after.as_deref(), PAGE).await?;
+            for record in &page {
+                found.push(parse(&record.value, &record.key)?);
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => after = Some(last.key.clone()),
+                _ => return Ok(found),
+            }
+        }
+    }
+
+    /// Where an archived session is; none when it was not archived.
+    pub async fn archived_at(&self, id: SessionId) -> Result<Option<Archived>> {
+        let key = id.to_string();
+        self.store().record(ARCHIVED, &key).await?.map(|record| parse(&record.value, &key)).transpose()
+    }
+
+    /// Brings an archived session back. It stays in the archive too.
+    pub async fn unarchive(&self, archived: &Archived, from: &Store) -> Result<()> {
+        let claim: Claim = self.claim();
+        copy_session(from, self.store(), archived.session_id, Ids::Preserve, &claim, &mut |_| ()).await?;
+        let key = archived.session_id.to_string();
+        if let Some(record) = self.store().record(ARCHIVED, &key).await? {
+            self.store().delete_record(ARCHIVED, &key, record.version).await?;
+        }
+        Ok(())
+    }
+}
+
+fn parse(value: &[u8], key: &str) -> Result<Archived> {
+    serde_json::from_slice(value).map_err(|error| {
+        milepost_store::Error::Corrupt { what: format!("the record of archived session {key}"), why: error.to_string() }.into()
+    })
+}
