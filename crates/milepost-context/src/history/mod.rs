@@ -284,6 +284,24 @@ impl Item {
     }
 }
 
+/// The ids that a message calls, and those that it answers.
+pub(crate) fn calls_and_results(message: &Message) -> (Vec<String>, Vec<String>) {
+    let (mut calls, mut results) = (Vec::new(), Vec::new());
+    for block in read::item(0, message).blocks {
+        match block {
+            Block::ToolCall { id, .. } => calls.push(id),
+            Block::ToolResult { call_id, .. } => results.push(call_id),
+            _ => {}
+        }
+    }
+    (calls, results)
+}
+
+/// A tool result's content as text.
+pub(crate) fn result_text(content: &Value) -> String {
+    wire::plain_text(content)
+}
+
 /// A name for a message, short enough for a line.
 fn short(text: &str) -> String {
     const MAX: usize = 48;

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::MAX_ASSIGNED_BYTES;
-use super::rules::{DEFAULT_KEYS, KeyRule, normal};
+use super::rules::{KeyRule, normal};
 use super::scan::is_word;
 
 /// Words that a name of a secret holds, in lower case.
@@ -94,19 +94,96 @@ const MARKS: [&str; 14] = [
     "%(",
 ];
 
-#[allow(clippy::expect_used, reason = "the pattern is a constant that a test compiles")]
-static ASSIGNMENT: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(concat!(
-        // The rest of the name, its closing quote, the sign.
-        r#"^(?<rest>[0-9A-Za-z_.-]{0,40})(?:\\?["'`]\]?|\])?(?<space>[ \t]{0,8})(?<sign>:=|=>|=|:)(?<gap>[ \t]{0,8})"#,
-        r#"(?:(?<raw>[rbuf]{0,2})(?:"(?<double>(?:[^"\\\r\n]|\\[^\r\n])+)""#,
-        r#"|'(?<single>(?:[^'\\\r\n]|\\[^\r\n])+)'"#,
-        r#"|`(?<back>[^`\r\n]+)`"#,
-        r#"|\\"(?<escaped>(?:[^"\\\r\n]|\\[^"\r\n])+)\\")"#,
-        r#"|(?<bare>[^\s"'`,;&<>(){}\[\]\\=|]+={0,2}))"#,
-    ))
-    .expect("a valid pattern")
-});
+/// The notation around a value, as it is read after a name's word.
+struct Assignment {
+    /// Where the rest of the name ends.
+    name_end: usize,
+    /// White space before the sign, and after it.
+    spaced: (bool, bool),
+    sign: &'static str,
+    value: Range<usize>,
+    quoted: bool,
+}
+
+/// Reads `rest-of-name"  =  "value"` from `at`.
+fn read(bytes: &[u8], at: usize) -> Option<Assignment> {
+    let byte = |at: usize| bytes.get(at).copied().unwrap_or(b'\n');
+    let run = |from: usize, most: usize, fits: fn(u8) -> bool| {
+        let tail = bytes.get(from..).unwrap_or_default();
+        from + tail.iter().take(most).take_while(|b| fits(**b)).count()
+    };
+    let blank = |b: u8| matches!(b, b' ' | b'\t');
+    let quote = |b: u8| matches!(b, b'"' | b'\'' | b'`');
+    let name_end = run(at, 40, |b| is_word(b) || matches!(b, b'-' | b'.'));
+    // The name's closing quote, as in JSON, in JSON inside of a string, and in `x["name"]`.
+    let mut next = name_end;
+    if byte(next) == b'\\' && quote(byte(next + 1)) {
+        next += 2;
+    } else if quote(byte(next)) {
+        next += 1;
+    }
+    if byte(next) == b']' {
+        next += 1;
+    }
+    let sign_at = run(next, 8, blank);
+    let sign = match (byte(sign_at), byte(sign_at + 1)) {
+        (b':', b'=') => ":=",
+        (b'=', b'>') => "=>",
+        (b'=', b'=') => return None,
+        (b'=', _) => "=",
+        (b':', _) => ":",
+        _ => return None,
+    };
+    let after = sign_at + sign.len();
+    let from = run(after, 8, blank);
+    let spaced = (sign_at > next, from > after);
+    // A string's prefix: r"…", b"…".
+    let open = run(from, 2, |b| matches!(b, b'r' | b'b' | b'u' | b'f'));
+    let open = if quote(byte(open)) { open } else { from };
+    let made = |value: Range<usize>, quoted| Some(Assignment { name_end, spaced, sign, value, quoted });
+    match (byte(open), byte(open + 1)) {
+        (mark @ (b'"' | b'\'' | b'`'), _) => {
+            let end = closing(bytes, open + 1, mark)?;
+            made(open + 1..end, true)
+        }
+        (b'\\', b'"') => {
+            let end = mark_at(bytes, open + 2, b"\\\"")?;
+            made(open + 2..end, true)
+        }
+        _ => {
+            let end = run(from, MAX_ASSIGNED_BYTES, is_bare);
+            made(from..run(end, 2, |b| b == b'='), false)
+        }
+    }
+    .filter(|assignment| !assignment.value.is_empty())
+}
+
+fn is_bare(byte: u8) -> bool {
+    !byte.is_ascii_whitespace() && !byte.is_ascii_control() && !br#""'`,;&<>(){}[]\=|"#.contains(&byte)
+}
+
+/// Where a quoted value ends: at its mark, on the same line, not after a backslash.
+fn closing(bytes: &[u8], from: usize, mark: u8) -> Option<usize> {
+    let mut escaped = false;
+    for (at, byte) in bytes.iter().enumerate().skip(from).take(MAX_ASSIGNED_BYTES) {
+        match *byte {
+            b'\n' | b'\r' => return None,
+            _ if escaped => escaped = false,
+            b'\\' if mark != b'`' => escaped = true,
+            byte if byte == mark => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Where `mark` stands on the same line.
+fn mark_at(bytes: &[u8], from: usize, mark: &[u8; 2]) -> Option<usize> {
+    let line = bytes.get(from..)?;
+    let line = line.get(..line.len().min(MAX_ASSIGNED_BYTES))?;
+    let at = line.windows(2).position(|pair| pair == mark || pair.first() == Some(&b'\n'))?;
+    (line.get(at) != Some(&b'\n')).then_some(from + at)
+}
 
 #[allow(clippy::expect_used, reason = "the pattern is a constant that a test compiles")]
 static TOKEN: LazyLock<Regex> =
@@ -135,26 +212,26 @@ pub(super) fn assigned(
     keys: &HashMap<String, KeyRule>,
 ) -> Option<(usize, usize, &'static str)> {
     let (start, end) = word;
-    let window_end = text.floor_char_boundary(end.saturating_add(MAX_ASSIGNED_BYTES + 128).min(text.len()));
-    let found = ASSIGNMENT.captures(text.get(end..window_end)?)?;
-    let part = |name: &str| found.name(name).map_or("", |part| part.as_str());
+    let found = read(text.as_bytes(), end)?;
     let begin = name_start(text, start);
-    let name = format!("{}{}", text.get(begin..end)?, part("rest"));
-    let quoted = ["double", "single", "back", "escaped"].iter().find_map(|group| found.name(group));
-    let value = quoted.or_else(|| found.name("bare"))?;
-    let (from, to) = (end + value.start(), end + value.end());
+    let name = text.get(begin..found.name_end)?;
+    let (from, to) = (found.value.start, found.value.end);
+    let value = text.get(from..to)?;
     // What an earlier redaction left is judged by what else there is.
-    let value = TOKEN.replace_all(value.as_str(), "");
+    let value = TOKEN.replace_all(value, "");
     let value = value.as_ref();
     if is_placeholder(value) || value.len() < 4 && to - from > value.len() {
         return None;
     }
-    let full = normal(&name);
-    let named = keys.get(&full) == Some(&KeyRule::Named);
-    let notation = Notation::of(text, begin, to, quoted.is_some(), part("sign"), part("gap"), part("space"));
+    let full = normal(name);
+    let notation = Notation::of(text, begin, &found);
     // A name of the user's own is enough; the usual ones stand in too many programs.
-    let usual = DEFAULT_KEYS.iter().any(|key| normal(key) == full);
-    if named && notation != Notation::Code && (!usual || could_be_password(value, notation)) {
+    let named = match keys.get(&full) {
+        Some(KeyRule::Named) => notation != Notation::Code,
+        Some(KeyRule::NamedDefault) => could_be_password(value, notation),
+        Some(KeyRule::Default) | None => false,
+    };
+    if named {
         return Some((from, to, "named"));
     }
     if ABOUT.iter().any(|about| full.ends_with(about)) {
@@ -194,10 +271,11 @@ enum Notation {
 }
 
 impl Notation {
-    fn of(text: &str, begin: usize, end: usize, quoted: bool, sign: &str, gap: &str, space: &str) -> Self {
-        if quoted {
+    fn of(text: &str, begin: usize, found: &Assignment) -> Self {
+        if found.quoted {
             return Notation::Quoted;
         }
+        let (sign, end) = (found.sign, found.value.end);
         let bytes = text.as_bytes();
         let next = bytes.get(end).copied().unwrap_or(b'\n');
         let ends_line = matches!(next, b'\n' | b'\r');
@@ -205,7 +283,7 @@ impl Notation {
         if matches!(next, b'(' | b'[' | b'{' | b'<' | b'"' | b'\'' | b'`' | b'\\') {
             return Notation::Code;
         }
-        if sign == "=" && gap.is_empty() && space.is_empty() {
+        if sign == "=" && found.spaced == (false, false) {
             return if matches!(next, b',' | b')' | b';' | b'}') { Notation::Code } else { Notation::Env };
         }
         let line_start =
@@ -294,6 +372,7 @@ fn could_be_key(value: &str, notation: Notation) -> bool {
     };
     let scattered = value.len() >= 20 && shape.switches * 3 >= value.len();
     let mixed = letters > 0 && (shape.digits >= 2 || scattered) && shape.other * 3 <= value.len();
+    let mixed = mixed && (scattered || notation != Notation::Code);
     value.len() >= least && mixed && shape.entropy >= entropy && !is_words(value)
 }
 

@@ -90,7 +90,14 @@ pub(super) const FORMS: &[Form] = &[
     form("vault-token", &["hvs.", "hvb."], r"^hv[sb]\.[0-9A-Za-z_-]{24,300}"),
     form("docker-token", &["dckr_pat_"], r"^dckr_pat_[0-9A-Za-z_-]{20,64}"),
     form("notion-token", &["ntn_"], r"^ntn_[0-9A-Za-z]{40,64}\b"),
-    form("twilio-key", &["SK"], r"^SK[0-9a-f]{32}\b"),
+    form(
+        "twilio-key",
+        &[
+            "SK0", "SK1", "SK2", "SK3", "SK4", "SK5", "SK6", "SK7", "SK8", "SK9", "SKa", "SKb", "SKc", "SKd", "SKe",
+            "SKf",
+        ],
+        r"^SK[0-9a-f]{32}\b",
+    ),
     form("sendgrid-key", &["SG."], r"^SG\.[0-9A-Za-z_-]{16,32}\.[0-9A-Za-z_-]{32,64}"),
     form("mailgun-key", &["key-"], r"^key-[0-9a-f]{32}\b"),
     after(Before::Digits { least: 8, most: 10 }, form("telegram-token", &[":AA"], r"^:AA[0-9A-Za-z_-]{33}\b")),

@@ -68,6 +68,8 @@ pub enum RulesError {
 pub(super) enum KeyRule {
     /// Named by the user: whatever its value is.
     Named,
+    /// Named by the user, and one of the defaults: the same, but in texts its value must look like one.
+    NamedDefault,
     /// One of the defaults: a value that may be a secret.
     Default,
 }
@@ -133,7 +135,8 @@ impl Rules {
             let given = key.as_ref();
             let key = normal(given);
             if !key.is_empty() {
-                self.keys.insert(key, KeyRule::Named);
+                let default = DEFAULT_KEYS.iter().any(|usual| normal(usual) == key);
+                self.keys.insert(key, if default { KeyRule::NamedDefault } else { KeyRule::Named });
                 self.spellings
                     .extend(["_", "-", "."].map(|dash| given.to_lowercase().replace(['_', '-', '.', ' '], dash)));
             }

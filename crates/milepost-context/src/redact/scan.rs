@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind, Input, MatchKind};
 use regex::{Regex, RegexSet};
 
 use super::assign::{self, assigned};
@@ -34,28 +34,43 @@ enum Lead {
     Word,
 }
 
-/// Literals, and what each leads to.
+/// Literals in any case, and what each leads to.
 struct Leads {
     automaton: AhoCorasick,
-    leads: Vec<Lead>,
+    /// For each literal, itself and every other that it begins with.
+    leads: Vec<Vec<(String, Lead)>>,
 }
 
 impl Leads {
-    fn new<'a>(literals: impl IntoIterator<Item = (&'a str, Lead)>, any_case: bool) -> Option<Self> {
-        let (literals, leads): (Vec<&str>, Vec<Lead>) = literals.into_iter().unzip();
+    fn new<'a>(literals: impl IntoIterator<Item = (&'a str, Lead)>) -> Option<Self> {
+        let all: Vec<(String, Lead)> = literals.into_iter().map(|(text, lead)| (text.to_owned(), lead)).collect();
+        let begins = |long: &str, short: &str| {
+            long.get(..short.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(short))
+        };
+        let leads = all.iter().map(|(long, _)| all.iter().filter(|(short, _)| begins(long, short)).cloned().collect());
         let automaton = AhoCorasickBuilder::new()
-            .match_kind(MatchKind::Standard)
-            .ascii_case_insensitive(any_case)
+            .match_kind(MatchKind::LeftmostLongest)
+            .ascii_case_insensitive(true)
             .kind(Some(AhoCorasickKind::DFA))
-            .build(literals)
+            .build(all.iter().map(|(literal, _)| literal))
             .ok()?;
-        Some(Self { automaton, leads })
+        Some(Self { automaton, leads: leads.collect() })
+    }
+
+    /// Every place where a literal stands, and what it leads to.
+    fn each(&self, text: &str, mut visit: impl FnMut(usize, &str, Lead)) {
+        let mut at = 0;
+        while let Some(hit) = self.automaton.find(Input::new(text).range(at..)) {
+            for (literal, lead) in self.leads.get(hit.pattern().as_usize()).into_iter().flatten() {
+                visit(hit.start(), literal, *lead);
+            }
+            at = hit.start() + 1;
+        }
     }
 }
 
 pub(super) struct Scanner {
-    exact: Option<Leads>,
-    any_case: Option<Leads>,
+    leads: Option<Leads>,
     forms: Vec<Regex>,
     headers: Vec<Regex>,
     keys: HashMap<String, KeyRule>,
@@ -78,20 +93,20 @@ impl Scanner {
             };
             forms.iter().enumerate().flat_map(listed)
         };
-        let (mut exact, mut any_case) = (None, None);
         let named: Vec<String> = named_spellings(rules);
         let words = named.iter().map(|name| (name.as_str(), Lead::Word));
-        if rules.well_known {
-            exact = Leads::new(literals(FORMS, Lead::Form), false);
+        let leads = if rules.well_known {
             let known = assign::WORDS.iter().map(|word| (*word, Lead::Word));
-            any_case = Leads::new(literals(HEADERS, Lead::Header).chain(known).chain(words), true);
-        } else if !named.is_empty() {
-            any_case = Leads::new(words, true);
-        }
+            let forms = literals(FORMS, Lead::Form).chain(literals(HEADERS, Lead::Header));
+            Leads::new(forms.chain(known).chain(words))
+        } else if named.is_empty() {
+            None
+        } else {
+            Leads::new(words)
+        };
         let own_set = RegexSet::new(rules.patterns.iter().map(|(_, regex)| regex.as_str())).unwrap_or_default();
         Self {
-            exact,
-            any_case,
+            leads,
             forms: if rules.well_known { compiled(FORMS) } else { Vec::new() },
             headers: if rules.well_known { compiled(HEADERS) } else { Vec::new() },
             keys: rules.keys.clone(),
@@ -104,26 +119,22 @@ impl Scanner {
     /// The secrets of a text, in order, none touching another.
     pub(super) fn scan(&self, text: &str) -> Vec<Span> {
         let mut spans = Vec::new();
-        for leads in [&self.exact, &self.any_case].into_iter().flatten() {
-            // What was looked at as one name is not looked at again for a word inside of it.
-            let mut named_to = 0;
-            for hit in leads.automaton.find_overlapping_iter(text) {
-                match leads.leads.get(hit.pattern().as_usize()) {
-                    Some(Lead::Form(index)) => {
-                        spans.extend(form(text, hit.start(), FORMS.get(*index), self.forms.get(*index)));
-                    }
-                    Some(Lead::Header(index)) => {
-                        spans.extend(form(text, hit.start(), HEADERS.get(*index), self.headers.get(*index)));
-                    }
-                    Some(Lead::Word) if hit.start() >= named_to => {
-                        if let Some((start, end, kind)) = assigned(text, (hit.start(), hit.end()), &self.keys) {
-                            named_to = end;
-                            spans.push(Span { start, end, kind: kind.into(), rank: 2 });
-                        }
-                    }
-                    _ => {}
+        let tokens = assign::tokens(text);
+        if let Some(leads) = &self.leads {
+            leads.each(text, |at, literal, lead| match lead {
+                // A form is a form only in its own case.
+                Lead::Form(index)
+                    if text.as_bytes().get(at..).is_some_and(|rest| rest.starts_with(literal.as_bytes())) =>
+                {
+                    spans.extend(form(text, at, FORMS.get(index), self.forms.get(index)));
                 }
-            }
+                Lead::Header(index) => spans.extend(form(text, at, HEADERS.get(index), self.headers.get(index))),
+                Lead::Word if !within(&tokens, at, at + literal.len()) => {
+                    let value = assigned(text, (at, at + literal.len()), &self.keys);
+                    spans.extend(value.map(|(start, end, kind)| Span { start, end, kind: kind.into(), rank: 3 }));
+                }
+                Lead::Form(_) | Lead::Word => {}
+            });
         }
         for index in self.own_set.matches(text) {
             if let Some((kind, regex)) = self.own.get(index) {
@@ -133,8 +144,7 @@ impl Scanner {
         if spans.is_empty() {
             return spans;
         }
-        let tokens = assign::tokens(text);
-        spans.retain(|span| !self.is_allowed(text, span) && !inside(&tokens, span));
+        spans.retain(|span| !self.is_allowed(text, span) && !within(&tokens, span.start, span.end));
         merged(text, spans)
     }
 
@@ -147,7 +157,7 @@ impl Scanner {
 /// How the user's keys may be spelled in a text.
 fn named_spellings(rules: &Rules) -> Vec<String> {
     let mut names: Vec<String> =
-        rules.keys.iter().filter(|(_, rule)| **rule == KeyRule::Named).map(|(key, _)| key.clone()).collect();
+        rules.keys.iter().filter(|(_, rule)| **rule != KeyRule::Default).map(|(key, _)| key.clone()).collect();
     names.extend(rules.spellings.iter().cloned());
     names.sort();
     names.dedup();
@@ -167,10 +177,10 @@ fn own<'a>(text: &'a str, kind: &'a str, regex: &'a Regex) -> impl Iterator<Item
     })
 }
 
-/// Whether a span lies inside a token of an earlier redaction.
-fn inside(tokens: &[Range<usize>], span: &Span) -> bool {
-    let next = tokens.partition_point(|token| token.end < span.end);
-    tokens.get(next).is_some_and(|token| token.start <= span.start && span.end <= token.end)
+/// Whether a place lies inside a token of an earlier redaction.
+fn within(tokens: &[Range<usize>], start: usize, end: usize) -> bool {
+    let next = tokens.partition_point(|token| token.end < end);
+    tokens.get(next).is_some_and(|token| token.start <= start && end <= token.end)
 }
 
 pub(super) fn is_word(byte: u8) -> bool {
@@ -211,7 +221,7 @@ fn form(text: &str, at: usize, form: Option<&Form>, regex: Option<&Regex>) -> Op
         start: from,
         end: to,
         kind: form.kind.into(),
-        rank: if url { 2 } else { 1 },
+        rank: if url || form.kind == "authorization" { 2 } else { 1 },
     })
 }
 

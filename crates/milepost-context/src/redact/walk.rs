@@ -147,7 +147,7 @@ impl<'a> Walk<'a> {
             return false;
         }
         match self.redactor.rules.key(key) {
-            Some(KeyRule::Named) => true,
+            Some(KeyRule::Named | KeyRule::NamedDefault) => true,
             // The description of a parameter is not its value.
             Some(KeyRule::Default) => !(schema && value.is_object()),
             None => {

@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::LazyLock;
 
 use milepost_context::redact::{Found, Redactor, Rules, VaultKey, restore, restore_message, restore_text};
 use milepost_model::{Block, Message, Policy, Role, State};
@@ -59,12 +60,15 @@ fn examples(seed: u64) -> Vec<(String, String, String)> {
     lines.collect()
 }
 
-fn redactor() -> Redactor {
-    Rules::from_policy(&Policy::default()).build()
+static REDACTOR: LazyLock<Redactor> = LazyLock::new(|| Rules::from_policy(&Policy::default()).build());
+static WITH_VAULT: LazyLock<Redactor> = LazyLock::new(|| Rules::new().vault(VaultKey::new([3; 32])).build());
+
+fn redactor() -> &'static Redactor {
+    &REDACTOR
 }
 
-fn with_vault() -> Redactor {
-    Rules::new().vault(VaultKey::new([3; 32])).build()
+fn with_vault() -> &'static Redactor {
+    &WITH_VAULT
 }
 
 fn kinds(found: &[Found]) -> Vec<&str> {
