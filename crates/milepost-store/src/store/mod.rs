@@ -4,9 +4,11 @@
 //! it. Every rule about what sessions, timelines and marks mean lives here, none in a backend.
 
 mod append;
+mod copy;
 mod draft;
 mod fold;
 mod heads;
+mod import;
 mod keep;
 mod marks;
 mod pages;
@@ -32,7 +34,9 @@ use crate::keys::{KeyOptions, Keys, MasterKey};
 use crate::limits::Limits;
 
 pub use append::{Append, Claim, NewMark, NewSession, Receipt};
+pub use copy::{CopyEntry, CopyLine};
 pub use heads::SignedHead;
+pub use import::Importer;
 pub use keep::{Collected, DeleteMode, Deleted};
 pub use marks::{Loaded, Mark, MarkQuery, Skipped};
 pub use read::{MessageQuery, StoredMessage};

@@ -11,6 +11,7 @@ mod flips;
 mod golden;
 mod harness;
 mod hybrid;
+mod import;
 mod keep;
 mod keys;
 mod kills;
