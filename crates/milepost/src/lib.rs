@@ -1,6 +1,7 @@
 //! Durable sessions for AI agents.
 
 mod error;
+pub mod transfer;
 
 pub use error::{Error, Result};
 pub use milepost_context as context;
