@@ -77,7 +77,9 @@ pub(crate) fn current(state: &State) -> (Option<Summary>, Seq) {
         // Someone else's section is left alone.
         Err(_) => return (None, Seq(0)),
     };
-    [BEGINS, TOKENS, EARLIER, UPDATED, CREATED].map(|key| summary.extra.remove(key));
+    for key in [BEGINS, TOKENS, EARLIER, UPDATED, CREATED] {
+        summary.extra.remove(key);
+    }
     let is_empty = summary == Summary::default();
     ((!is_empty).then_some(summary), begins)
 }
@@ -110,9 +112,10 @@ impl Planned {
     }
 
     fn accept(&self, answer: &str) -> Result<Chapter> {
-        let done = self.plan.accept(answer, &Tokenizer::default()).map_err(|error| {
-            Error::refused("compacting", error.to_string(), "the conversation stays as it is")
-        })?;
+        let done = self
+            .plan
+            .accept(answer, &Tokenizer::default())
+            .map_err(|error| Error::refused("compacting", error.to_string(), "the conversation stays as it is"))?;
         let begins = match self.stored.get(done.dropped.end) {
             Some(first) => first.at.seq,
             None => self.stored.last().map_or(self.begins, |last| last.at.seq.next()),
@@ -155,8 +158,12 @@ impl Milepost {
         let (_, begins) = current(&state);
         let before = state.pointer("/summary/earlier").and_then(Value::as_array).and_then(|earlier| earlier.last());
         let from = before.and_then(|before| before.get(BEGINS)).and_then(Value::as_u64).map_or(Seq(0), Seq);
-        let query =
-            MessageQuery { channel: Some(Channel::MAIN), from: Some(from), to: Some(begins), ..MessageQuery::default() };
+        let query = MessageQuery {
+            channel: Some(Channel::MAIN),
+            from: Some(from),
+            to: Some(begins),
+            ..MessageQuery::default()
+        };
         Ok(self.store().messages(id, &query).await?)
     }
 
@@ -222,9 +229,8 @@ impl Session {
         }
         let excess = earlier.len().saturating_sub(KEPT_SUMMARIES);
         earlier.drain(..excess);
-        let mut section = serde_json::to_value(Kept { summary: chapter.summary.clone() }).map_err(|error| {
-            Error::refused("compacting", error.to_string(), "the conversation stays as it is")
-        })?;
+        let mut section = serde_json::to_value(Kept { summary: chapter.summary.clone() })
+            .map_err(|error| Error::refused("compacting", error.to_string(), "the conversation stays as it is"))?;
         section[BEGINS] = json!(chapter.begins);
         section[TOKENS] = json!({
             "checkpoint": chapter.tokens_after, "lastCompactionInput": chapter.tokens_before, "totalSaved": total,
@@ -243,7 +249,8 @@ impl Session {
             Error::refused(what, "it has none that could be undone", "look at it with `sessions show`")
         };
         let section = state.get_mut("summary").and_then(Value::as_object_mut).ok_or_else(nothing)?;
-        let undone = section.get("version").and_then(Value::as_u64).filter(|version| *version > 0).ok_or_else(nothing)?;
+        let undone =
+            section.get("version").and_then(Value::as_u64).filter(|version| *version > 0).ok_or_else(nothing)?;
         let mut earlier = match section.remove(EARLIER) {
             Some(Value::Array(list)) => list,
             _ => Vec::new(),

@@ -54,10 +54,13 @@ impl Milepost {
         let only_b = self.store().messages_at(b.mark.at, &after).await?;
         let before = MessageQuery { to: after.from, ..MessageQuery::default() };
         let shared: Usage = match common {
-            Some(at) => self.store().messages_at(at, &before).await?.iter().map(|stored| Usage::of(&stored.message)).sum(),
+            Some(at) => {
+                self.store().messages_at(at, &before).await?.iter().map(|stored| Usage::of(&stored.message)).sum()
+            }
             None => Usage::default(),
         };
-        let spent = |messages: &[StoredMessage]| shared + messages.iter().map(|stored| Usage::of(&stored.message)).sum();
+        let spent =
+            |messages: &[StoredMessage]| shared + messages.iter().map(|stored| Usage::of(&stored.message)).sum();
         Ok(Diff {
             usage_a: spent(&only_a),
             usage_b: spent(&only_b),
@@ -90,10 +93,8 @@ impl Milepost {
         let store = self.store();
         loop {
             let line = store.backend().timeline(store.workspace(), at.timeline).await?;
-            let line = line.ok_or_else(|| milepost_store::Error::NotFound {
-                what: "timeline",
-                id: at.timeline.to_string(),
-            })?;
+            let line =
+                line.ok_or_else(|| milepost_store::Error::NotFound { what: "timeline", id: at.timeline.to_string() })?;
             match line.parent {
                 Some(parent) => way.push(parent),
                 None => break,

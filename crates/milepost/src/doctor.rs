@@ -49,7 +49,8 @@ impl Diagnosis {
 impl Milepost {
     /// Looks at a session's histories by a model's rules, and verifies its entries.
     pub async fn doctor(&self, id: SessionId, rules: Dialect) -> Result<Diagnosis> {
-        let problems = self.store().verify_session(id).await?.problems.into_iter().map(|problem| problem.what).collect();
+        let problems =
+            self.store().verify_session(id).await?.problems.into_iter().map(|problem| problem.what).collect();
         let mut channels: BTreeMap<Channel, Vec<StoredMessage>> = BTreeMap::new();
         let (mut messages, mut ailments) = (0, Vec::new());
         match self.store().messages(id, &MessageQuery::default()).await {

@@ -53,7 +53,10 @@ impl Milepost {
 
     /// Moves a session to another store. It is removed here only after the copy there was verified.
     pub async fn archive(&self, id: SessionId, to: &Store, url: &str) -> Result<Archived> {
-        if url.contains('@') && url.contains("://") && !url.split_once('@').is_some_and(|(before, _)| !before.contains(':')) {
+        if url.contains('@')
+            && url.contains("://")
+            && !url.split_once('@').is_some_and(|(before, _)| !before.contains(':'))
+        {
             return Err(Error::refused(
                 format!("archiving session {id}"),
                 "the URL of the archive may hold a password, and it is kept with the session",
@@ -86,7 +89,8 @@ impl Milepost {
             message_count: session.messages(),
             archived_at: self.source().now(),
         };
-        let value = serde_json::to_vec(&archived).map_err(|error| Error::file("writing where a session went", error))?;
+        let value =
+            serde_json::to_vec(&archived).map_err(|error| Error::file("writing where a session went", error))?;
         let key = id.to_string();
         let known = self.store().record(ARCHIVED, &key).await?.map(|record| record.version);
         self.store().put_record(ARCHIVED, &key, known, None, &value).await?;
@@ -130,6 +134,7 @@ impl Milepost {
 
 fn parse(value: &[u8], key: &str) -> Result<Archived> {
     serde_json::from_slice(value).map_err(|error| {
-        milepost_store::Error::Corrupt { what: format!("the record of archived session {key}"), why: error.to_string() }.into()
+        milepost_store::Error::Corrupt { what: format!("the record of archived session {key}"), why: error.to_string() }
+            .into()
     })
 }

@@ -65,8 +65,8 @@ pub use keep::Archived;
 pub use milepost_context as context;
 pub use milepost_model as model;
 pub use milepost_model::{
-    Block, Channel, CheckpointId, Content, Event, Message, Policy, PolicyPatch, Role, Session as SessionInfo, SessionId,
-    SessionPatch, State, Status, Timestamp, Trigger,
+    Block, Channel, CheckpointId, Content, Event, Message, Policy, PolicyPatch, Role, Session as SessionInfo,
+    SessionId, SessionPatch, State, Status, Timestamp, Trigger,
 };
 pub use milepost_store as store;
 pub use milepost_store::{Claim, Mark, MarkQuery, MessageQuery, NewMark, SessionPage, SessionQuery, StoredMessage};

@@ -127,7 +127,8 @@ impl Milepost {
         }
         let mut at = self.store().session(session).await?.branch;
         while let Some(branch) = at {
-            if branch.session == mark.session && branch.at.timeline == mark.at.timeline && mark.at.seq <= branch.at.seq {
+            if branch.session == mark.session && branch.at.timeline == mark.at.timeline && mark.at.seq <= branch.at.seq
+            {
                 return Ok(mark);
             }
             at = self.store().session(branch.session).await?.branch;
@@ -168,7 +169,11 @@ pub(crate) fn refusal(mark: &Mark) -> Option<&str> {
 /// (`memory.step`); the value is JSON, or a text when it is not.
 pub fn parse_set(text: &str) -> Result<(StatePath, Value)> {
     let wrong = |why: &str| {
-        Error::refused(format!("setting {text:?}"), why, "write KEY=VALUE, for example memory.step=3 or memory.name=\"Ada\"")
+        Error::refused(
+            format!("setting {text:?}"),
+            why,
+            "write KEY=VALUE, for example memory.step=3 or memory.name=\"Ada\"",
+        )
     };
     let (key, value) = text.split_once('=').ok_or_else(|| wrong("it has no ="))?;
     let key = key.trim();

@@ -73,9 +73,10 @@ async fn vault_key(store: &Store) -> Result<VaultKey> {
     let (kind, name) = VAULT_KEY;
     let read = async || -> Result<Option<VaultKey>> {
         let Some(record) = store.record(kind, name).await? else { return Ok(None) };
-        let bytes: [u8; 32] = record.value.try_into().map_err(|_| {
-            Error::refused("opening the vault", "its key does not have 32 bytes", "verify the store")
-        })?;
+        let bytes: [u8; 32] = record
+            .value
+            .try_into()
+            .map_err(|_| Error::refused("opening the vault", "its key does not have 32 bytes", "verify the store"))?;
         Ok(Some(VaultKey::new(bytes)))
     };
     if let Some(key) = read().await? {
@@ -86,9 +87,9 @@ async fn vault_key(store: &Store) -> Result<VaultKey> {
     match store.put_record(kind, name, None, None, &bytes).await {
         Ok(_) => Ok(VaultKey::new(bytes)),
         // Another process was first.
-        Err(milepost_store::Error::Conflict(_)) => read().await?.ok_or_else(|| {
-            Error::refused("opening the vault", "its key came and went", "try again")
-        }),
+        Err(milepost_store::Error::Conflict(_)) => {
+            read().await?.ok_or_else(|| Error::refused("opening the vault", "its key came and went", "try again"))
+        }
         Err(error) => Err(error.into()),
     }
 }

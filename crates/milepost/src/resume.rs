@@ -136,7 +136,8 @@ impl Milepost {
         let loaded = self.store().load(mark.checkpoint.id).await?;
         let head = self.store().session(id).await?.head;
         let after = self.store().entries(id, mark.at.seq.next(), Seq(u64::MAX)).await.unwrap_or_default();
-        let is_end = head == mark.at.timeline && after.iter().all(|entry| entry.kind == milepost_model::EntryKind::Event);
+        let is_end =
+            head == mark.at.timeline && after.iter().all(|entry| entry.kind == milepost_model::EntryKind::Event);
         Ok(Chosen { mark: Some(loaded.mark), skipped: Vec::new(), restore: !is_end })
     }
 

@@ -469,7 +469,14 @@ fn is_lost(error: &milepost_store::Error) -> bool {
     use milepost_store::Error as E;
     matches!(
         error,
-        E::Fenced { .. } | E::Held { .. } | E::Closed | E::NoSpace { .. } | E::ReadOnly { .. } | E::Io { .. } | E::Busy { .. } | E::Unavailable { .. }
+        E::Fenced { .. }
+            | E::Held { .. }
+            | E::Closed
+            | E::NoSpace { .. }
+            | E::ReadOnly { .. }
+            | E::Io { .. }
+            | E::Busy { .. }
+            | E::Unavailable { .. }
     )
 }
 

@@ -108,10 +108,13 @@ mod tests {
             assert_eq!(parse_time(&time.to_string()), Some(time), "{time}");
         }
         let noon = parse_time("2026-11-16T12:00:00Z").unwrap();
-        for same in ["2026-11-16 12:00", "2026-11-16T13:00:00+01:00", "2026-11-16T12:00:00.000Z", "2026-11-16T07:30-0430"] {
+        for same in
+            ["2026-11-16 12:00", "2026-11-16T13:00:00+01:00", "2026-11-16T12:00:00.000Z", "2026-11-16T07:30-0430"]
+        {
             assert_eq!(parse_time(same), Some(noon), "{same}");
         }
-        for wrong in ["", "latest", "2026-02-30", "2026-13-01", "2026-11-16T25:00", "2026-11-16X", "1234", "🦀🦀🦀🦀"] {
+        for wrong in ["", "latest", "2026-02-30", "2026-13-01", "2026-11-16T25:00", "2026-11-16X", "1234", "🦀🦀🦀🦀"]
+        {
             assert_eq!(parse_time(wrong), None, "{wrong}");
         }
     }

@@ -40,7 +40,10 @@ impl Usage {
             input_tokens: input,
             output_tokens: if is_said { output } else { number(message.extra.get("tokens")) },
             cached_tokens: part(&["cache_read_input_tokens", "cached_tokens", "cacheReadInputTokens"]),
-            cost_usd: money(usage).or_else(|| money(Some(&Value::Object(own)))).filter(|cost| cost.is_finite()).unwrap_or(0.0),
+            cost_usd: money(usage)
+                .or_else(|| money(Some(&Value::Object(own))))
+                .filter(|cost| cost.is_finite())
+                .unwrap_or(0.0),
         }
     }
 

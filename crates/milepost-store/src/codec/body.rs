@@ -136,13 +136,12 @@ pub(super) fn clear_text<'a>(message: &'a Message, plain: &[u8]) -> Option<(usiz
     plain.get(offset..)?.starts_with(escape(text).as_bytes()).then_some((offset, text))
 }
 
-/// Whether a message may have a text, by a glance at its plain bytes: only one whose content is a list without a block
-/// that is called so has none for sure.
+/// Whether a message may have a text, by a glance at its plain bytes: only one whose content is an empty list has none for
+/// sure. A call of a tool and a block of an unknown kind have texts, too.
 pub(super) fn may_have_text(plain: &[u8]) -> bool {
     let Some(role) = plain.strip_prefix(b"{\"role\":\"") else { return true };
     let Some(end) = memchr::memchr2(b'"', b'\\', role) else { return true };
-    let Some(list) = role[end..].strip_prefix(b"\",\"content\":[") else { return true };
-    memchr::memmem::find(list, b"\"text\"").is_some()
+    !role[end..].starts_with(b"\",\"content\":[]")
 }
 
 /// A text as it stands inside a JSON string.

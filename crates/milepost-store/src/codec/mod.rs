@@ -294,6 +294,29 @@ impl Codec {
         Ok(Encoded { entry, blob, hash })
     }
 
+    /// An entry whose payload was erased before it came here. What it said is known to no one: it commits to nothing.
+    pub fn encode_erased(&self, at: Position, time: Timestamp, previous: &Hash, kind: EntryKind) -> Encoded {
+        let commitment = self.commitment(&[]);
+        let mut body = vec![FORM_ERASED];
+        body.extend_from_slice(&commitment.0);
+        let entry = StoredEntry {
+            version: FORMAT,
+            kind,
+            time,
+            label: None,
+            channel: None,
+            text: None,
+            body,
+            refs: Vec::new(),
+            batch: None,
+            chain: None,
+            mac: None,
+            sum: 0,
+        };
+        let hash = chain(previous, at, &entry, &commitment);
+        Encoded { entry, blob: None, hash }
+    }
+
     fn label(&self, body: &Body) -> Option<String> {
         match body {
             Body::Message(message) => match &message.role {

@@ -63,8 +63,22 @@ pub(super) struct HeadState {
 }
 
 impl HeadState {
+    /// A state that was read, before entry `next`.
+    pub(super) fn new(state: Value, distance: Distance, next: u64) -> Self {
+        let size = encode_value(&state).len() as u64;
+        Self {
+            state: HashedState::new(state),
+            since: next.saturating_sub(distance.entries),
+            bytes: distance.bytes,
+            distance,
+            size,
+            keyframes: VecDeque::new(),
+            made: 0,
+        }
+    }
+
     /// Whether reading the state takes long, however small what changed is.
-    fn is_far(&self, length: u64) -> bool {
+    pub(super) fn is_far(&self, length: u64) -> bool {
         self.distance.deltas >= KEYFRAME_DELTAS
             || self.distance.timelines >= KEYFRAME_TIMELINES
             || length.saturating_sub(self.since) >= KEYFRAME_ENTRIES
@@ -282,12 +296,7 @@ impl SessionWriter {
                 self.push(draft, timeline, &Body::Message(message), Vec::new())
             }
             Item::Event(event, refs) => {
-                let limits = &self.store.inner.limits;
-                check_name("an event's type", &event.kind, "max_name_bytes", limits.max_name_bytes)?;
-                check_extra("an event", &event.data, &["type"])?;
-                if event.kind == event::SESSION {
-                    check_patch(&event, limits)?;
-                }
+                check_event(&event, &self.store.inner.limits)?;
                 self.push(draft, timeline, &Body::Event(event), refs)
             }
             Item::State(new) => {
@@ -316,14 +325,7 @@ impl SessionWriter {
     }
 
     fn checkpoint(&self, new: NewMark, draft: &Draft, state: Hash) -> Result<Checkpoint> {
-        let max = self.store.inner.limits.max_name_bytes;
-        if let Some(label) = &new.label {
-            check_name("a checkpoint's label", label, "max_name_bytes", max)?;
-        }
-        check_name("a checkpoint's trigger", new.trigger.as_str(), "max_name_bytes", max)?;
-        let own = ["id", "number", "trigger", "label", "description", "clean", "resumable", "counts", "state"];
-        check_extra("a checkpoint", &new.extra, &own)?;
-        Ok(Checkpoint {
+        let mark = Checkpoint {
             id: self.store.source().id(),
             number: draft.session.checkpoints + 1,
             trigger: new.trigger,
@@ -334,10 +336,18 @@ impl SessionWriter {
             counts: draft.session.counts.clone(),
             state,
             extra: new.extra,
-        })
+        };
+        check_checkpoint(&mark, &self.store.inner.limits)?;
+        Ok(mark)
     }
 
-    fn push_delta(&self, head: &mut Head, draft: &mut Draft, delta: Delta, changed: &mut bool) -> Result<()> {
+    pub(super) fn push_delta(
+        &self,
+        head: &mut Head,
+        draft: &mut Draft,
+        delta: Delta,
+        changed: &mut bool,
+    ) -> Result<()> {
         if delta.is_empty() {
             return Ok(());
         }
@@ -362,7 +372,7 @@ impl SessionWriter {
         Ok(())
     }
 
-    fn push_keyframe(&self, known: &mut HeadState, draft: &mut Draft, at: Position) -> Result<()> {
+    pub(super) fn push_keyframe(&self, known: &mut HeadState, draft: &mut Draft, at: Position) -> Result<()> {
         known.size = encode_value(known.state.value()).len() as u64;
         // The state may have grown since it was last measured.
         if known.bytes < known.size && !known.is_far(draft.length) {
@@ -386,22 +396,13 @@ impl SessionWriter {
     pub(super) async fn head_state<'a>(&self, head: &'a mut Head) -> Result<&'a mut HeadState> {
         if head.state.is_none() {
             let (state, distance) = self.store.state_before(head.timeline, Seq(head.length)).await?;
-            let size = encode_value(&state).len() as u64;
-            head.state = Some(HeadState {
-                state: HashedState::new(state),
-                since: head.length.saturating_sub(distance.entries),
-                bytes: distance.bytes,
-                distance,
-                size,
-                keyframes: VecDeque::new(),
-                made: 0,
-            });
+            head.state = Some(HeadState::new(state, distance, head.length));
         }
         head.state.as_mut().ok_or(Error::Closed)
     }
 
     /// The state at the end of the draft. When it must be read, state changes of the draft are put on top.
-    async fn head_state_in<'a>(&self, head: &'a mut Head, draft: &Draft) -> Result<&'a mut HeadState> {
+    pub(super) async fn head_state_in<'a>(&self, head: &'a mut Head, draft: &Draft) -> Result<&'a mut HeadState> {
         let is_known = head.state.is_some();
         let timeline = head.timeline;
         let state = self.head_state(head).await?;
@@ -514,7 +515,28 @@ fn check_extra(what: &str, extra: &Map<String, Value>, known: &[&str]) -> Result
     }
 }
 
-fn check_message(message: &Message) -> Result<()> {
+/// Refuses an event that could not be read again, or not be shown in a list.
+pub(super) fn check_event(event: &Event, limits: &Limits) -> Result<()> {
+    check_name("an event's type", &event.kind, "max_name_bytes", limits.max_name_bytes)?;
+    check_extra("an event", &event.data, &["type"])?;
+    match [event::SESSION, event::BRANCHED, event::RESTORED].contains(&event.kind.as_str()) {
+        true => check_patch(event, limits),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a checkpoint that could not be read again, or not be shown in a list.
+pub(super) fn check_checkpoint(mark: &Checkpoint, limits: &Limits) -> Result<()> {
+    let max = limits.max_name_bytes;
+    if let Some(label) = &mark.label {
+        check_name("a checkpoint's label", label, "max_name_bytes", max)?;
+    }
+    check_name("a checkpoint's trigger", mark.trigger.as_str(), "max_name_bytes", max)?;
+    let own = ["id", "number", "trigger", "label", "description", "clean", "resumable", "counts", "state"];
+    check_extra("a checkpoint", &mark.extra, &own)
+}
+
+pub(super) fn check_message(message: &Message) -> Result<()> {
     check_extra("a message", &message.extra, &["role", "content", "channel"])?;
     let Content::Blocks(blocks) = &message.content else { return Ok(()) };
     blocks.iter().try_for_each(|block| match block {

@@ -114,7 +114,7 @@ impl Store {
         Ok(order)
     }
 
-    async fn remove(&self, session: SessionId, claim: &Claim) -> Result<()> {
+    pub(super) async fn remove(&self, session: SessionId, claim: &Claim) -> Result<()> {
         let epoch = self.seize(session, claim).await?;
         match self.inner.backend.remove(self.workspace(), session, epoch).await {
             Ok(()) => {}
@@ -211,10 +211,12 @@ impl Store {
         let mut collected = Collected::default();
         for row in self.all_sessions().await?.into_iter().filter(|row| row.hidden) {
             if self.inner.backend.children(self.workspace(), row.id).await?.is_empty() {
-                if !dry_run {
-                    self.remove(row.id, claim).await?;
+                match if dry_run { Ok(()) } else { self.remove(row.id, claim).await } {
+                    // Someone is just importing it.
+                    Err(Error::Held { .. }) => {}
+                    Err(error) => return Err(error),
+                    Ok(()) => collected.sessions.push(row.id),
                 }
-                collected.sessions.push(row.id);
             }
         }
         let before = self.source().now().plus_ms(-self.inner.blob_grace_ms);

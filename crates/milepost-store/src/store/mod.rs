@@ -5,9 +5,11 @@
 
 mod append;
 mod changes;
+mod copy;
 mod draft;
 mod fold;
 mod heads;
+mod import;
 mod keep;
 mod marks;
 mod pages;
@@ -35,7 +37,9 @@ use crate::limits::Limits;
 pub use append::{Append, Claim, NewMark, NewSession, Receipt};
 pub use changes::Changes;
 use changes::Followers;
+pub use copy::{CopyEntry, CopyLine};
 pub use heads::SignedHead;
+pub use import::Importer;
 pub use keep::{Collected, DeleteMode, Deleted};
 pub use marks::{Loaded, Mark, MarkQuery, Skipped};
 pub use read::{MessageQuery, StoredMessage};

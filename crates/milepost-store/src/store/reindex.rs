@@ -88,13 +88,20 @@ impl Store {
             let (parent, _) = self.parent(at.timeline).await?;
             session.branch = Some(milepost_model::Branch { session: parent, at });
         }
-        // A branch that was restored to before it began has left its first timeline.
-        let begin = Segment { timeline: first.id, session: id, from: Seq(first.begins()), to: Seq(first.begins() + 1) };
-        self.for_each_entry(begin, Kinds::ALL, |entry| {
-            session.created = entry.time;
-            Ok(())
-        })
-        .await?;
+        // A branch that was restored to before it began has left its first timeline; one that was imported begins where
+        // it branched, after timelines that were another session's.
+        for line in lines {
+            let begin =
+                Segment { timeline: line.id, session: id, from: Seq(line.begins()), to: Seq(line.begins() + 1) };
+            self.for_each_entry(begin, Kinds::ALL, |entry| {
+                let is_branch = matches!(&entry.body, Some(Body::Event(event)) if event.kind == event::BRANCHED);
+                if line.id == first.id || is_branch {
+                    session.created = entry.time;
+                }
+                Ok(())
+            })
+            .await?;
+        }
         for part in self.lineage(head.id, Seq(head.length)).await? {
             self.for_each_entry(part, Kinds::ALL, |entry| {
                 match entry.body {

@@ -29,16 +29,16 @@ use crate::limits::check_name;
 pub struct SessionWriter {
     pub(super) store: Store,
     pub(super) session: SessionId,
-    owner: OwnerId,
+    pub(super) owner: OwnerId,
     pub(super) codec: Codec,
-    waiting: Mutex<VecDeque<Waiting>>,
-    head: AsyncMutex<Head>,
+    pub(super) waiting: Mutex<VecDeque<Waiting>>,
+    pub(super) head: AsyncMutex<Head>,
 }
 
 /// So many bytes are enough for one write: those who wait would wait longer for more.
 const GROUP_BYTES: u64 = 4 << 20;
 
-struct Waiting {
+pub(super) struct Waiting {
     id: BatchId,
     /// Taken when it is drafted and nobody else's append is in the same group.
     append: Option<Append>,

@@ -12,6 +12,7 @@ mod flips;
 mod golden;
 mod harness;
 mod hybrid;
+mod import;
 mod keep;
 mod keys;
 mod kills;

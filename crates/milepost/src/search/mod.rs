@@ -251,7 +251,8 @@ impl Milepost {
         let mut after = Vec::new();
         if let Some(line) = line.filter(|line| line.length > rough.at.seq.0 + 1 && context > 0) {
             let end = Position { timeline: line.id, seq: Seq(line.length - 1) };
-            let next = MessageQuery { from: Some(rough.at.seq.next()), first: Some(context), ..MessageQuery::default() };
+            let next =
+                MessageQuery { from: Some(rough.at.seq.next()), first: Some(context), ..MessageQuery::default() };
             after = store.messages_at(end, &next).await?;
         }
         let session = known.get(self, rough.session).await?;

@@ -70,7 +70,10 @@ impl Terms {
             ));
         }
         if terms.len() > MAX_TERMS {
-            return Err(refuse(format!("there are {} terms, at most {MAX_TERMS} are taken", terms.len()), "search for less"));
+            return Err(refuse(
+                format!("there are {} terms, at most {MAX_TERMS} are taken", terms.len()),
+                "search for less",
+            ));
         }
         Ok(Self { terms, substring: None })
     }

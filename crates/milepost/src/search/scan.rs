@@ -61,7 +61,8 @@ impl Milepost {
         let mut left = ids.into_iter();
         let has_runtime = tokio::runtime::Handle::try_current().is_ok();
         loop {
-            while has_runtime && running.len() < at_once
+            while has_runtime
+                && running.len() < at_once
                 && let Some(id) = left.next()
             {
                 let (engine, query, terms) = (self.clone(), Arc::clone(&query), Arc::clone(&terms));

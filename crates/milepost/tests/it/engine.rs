@@ -12,7 +12,14 @@ use crate::support::{Scratch, assistant, user};
 
 async fn triggers(milepost: &Milepost, id: SessionId) -> Vec<String> {
     let query = MarkQuery { oldest_first: true, ..MarkQuery::default() };
-    milepost.store().marks(id, &query).await.unwrap().into_iter().map(|mark| mark.checkpoint.trigger.to_string()).collect()
+    milepost
+        .store()
+        .marks(id, &query)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|mark| mark.checkpoint.trigger.to_string())
+        .collect()
 }
 
 #[tokio::test]
@@ -139,7 +146,8 @@ async fn the_same_key_gives_the_same_session_also_to_two_at_once() {
     assert_ne!(next.id(), id, "a completed session is not gone on with");
     let other = milepost.get_or_create(&SessionKey { stage: Some("in_qa".into()), ..key.clone() }).await.unwrap();
     assert_ne!(other.id(), next.id());
-    let listed = milepost.sessions(&SessionQuery { task: Some("T-1".into()), ..SessionQuery::default() }).await.unwrap();
+    let listed =
+        milepost.sessions(&SessionQuery { task: Some("T-1".into()), ..SessionQuery::default() }).await.unwrap();
     assert_eq!(listed.sessions.len(), 3, "a task has many sessions");
 }
 
@@ -154,7 +162,9 @@ async fn ids_may_be_shortened_while_they_are_unique() {
     assert_eq!(milepost.find(&text[text.len() - 8..]).await.unwrap(), a);
     assert_eq!(milepost.find(&text[..text.len() - 1].to_uppercase()).await.unwrap(), a);
     let shared: String = text.chars().zip(b.to_string().chars()).take_while(|(a, b)| a == b).map(|(a, _)| a).collect();
-    assert!(matches!(milepost.find(&shared).await.unwrap_err(), Error::Ambiguous { candidates, .. } if candidates.len() == 2));
+    assert!(
+        matches!(milepost.find(&shared).await.unwrap_err(), Error::Ambiguous { candidates, .. } if candidates.len() == 2)
+    );
     let missing = SessionId::from_bits(1).to_string();
     assert!(milepost.find("zzzz").await.unwrap_err().to_string().contains("no session"));
     assert!(milepost.find("a").await.is_err());

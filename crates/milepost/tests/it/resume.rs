@@ -1,7 +1,9 @@
 //! Going on with sessions: from the end, from a checkpoint, after damage, when someone else holds it.
 
 use milepost::model::Resumable;
-use milepost::{Error, MessageQuery, Milepost, NewMark, NewSession, Point, Resume, SessionId, Status, Trigger, parse_set};
+use milepost::{
+    Error, MessageQuery, Milepost, NewMark, NewSession, Point, Resume, SessionId, Status, Trigger, parse_set,
+};
 
 use crate::support::{Scratch, user};
 

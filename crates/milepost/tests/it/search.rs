@@ -8,7 +8,10 @@ use crate::support::{Scratch, assistant, user};
 async fn fill(milepost: &Milepost) {
     for (project, texts) in [
         ("shop", ["the quick brown fox", "jumps over", "the lazy dog", "Quick thinking", "明日は東京へ行く"]),
-        ("blog", ["a fox in the hen house", "nothing here", "brown bread, quickly", "last", "Ein Übermut tut selten gut"]),
+        (
+            "blog",
+            ["a fox in the hen house", "nothing here", "brown bread, quickly", "last", "Ein Übermut tut selten gut"],
+        ),
     ] {
         let new = NewSession { patch: SessionPatch::new().project(project).agent("dev"), ..NewSession::default() };
         let session = milepost.create(new).await.unwrap();
@@ -29,7 +32,10 @@ async fn check(milepost: &Milepost) {
     let query = SearchQuery::new;
     assert_eq!(found(milepost, query("fox")).await, ["a fox in the hen house", "the quick brown fox"]);
     assert_eq!(found(milepost, query("quick")).await, ["Quick thinking", "the quick brown fox"]);
-    assert_eq!(found(milepost, query("quick*")).await, ["Quick thinking", "brown bread, quickly", "the quick brown fox"]);
+    assert_eq!(
+        found(milepost, query("quick*")).await,
+        ["Quick thinking", "brown bread, quickly", "the quick brown fox"]
+    );
     assert_eq!(found(milepost, query("\"brown fox\"")).await, ["the quick brown fox"]);
     assert_eq!(found(milepost, query("brown quick")).await, ["the quick brown fox"]);
     assert_eq!(found(milepost, query("ubermut")).await, ["Ein Übermut tut selten gut"]);

@@ -1,0 +1,162 @@
+//! Writing files below one directory, and nowhere else.
+
+use std::fs;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+
+/// The longest name of a file, in bytes.
+const MAX_NAME: usize = 120;
+/// Names that Windows keeps for devices.
+const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "com", "lpt"];
+
+/// A name that came from outside as the name of a file: no separators, no dots in front, nothing that a system takes for
+/// something else. A name that had to be changed ends with a hash of what it was, so that two never meet.
+pub fn safe_name(name: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '@' | '+');
+    let mut safe: String = name.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    safe.truncate(safe.floor_char_boundary(MAX_NAME));
+    let stem = safe.split('.').next().unwrap_or_default().trim_end_matches(|c: char| c.is_ascii_digit()).to_lowercase();
+    let is_odd = safe.is_empty() || safe.starts_with('.') || safe.ends_with('.') || DEVICES.contains(&stem.as_str());
+    if safe == name && !is_odd {
+        return safe;
+    }
+    let hash = blake3::hash(name.as_bytes()).to_hex();
+    format!("{}-{}", if is_odd { format!("_{}", safe.trim_matches('.')) } else { safe }, &hash[..8])
+}
+
+/// A directory that files are written below. A link in it is never followed.
+#[derive(Debug)]
+pub(super) struct Folder {
+    root: PathBuf,
+    written: Vec<PathBuf>,
+}
+
+impl Folder {
+    pub fn open(root: &Path) -> Result<Self> {
+        fs::create_dir_all(root).map_err(|error| Error::file(format!("making {}", root.display()), error))?;
+        Ok(Self { root: root.to_owned(), written: Vec::new() })
+    }
+
+    /// What was written.
+    pub fn finish(self) -> Vec<PathBuf> {
+        self.written
+    }
+
+    /// The place of a file, with the directories to it. Each part is one name.
+    fn place(&self, parts: &[&str]) -> Result<PathBuf> {
+        let mut path = self.root.clone();
+        for (number, part) in parts.iter().enumerate() {
+            if part.is_empty() || *part == "." || *part == ".." || part.contains(['/', '\\', '\0']) {
+                return Err(Error::refused(format!("writing {part:?}"), "it is not the name of a file", "rename it"));
+            }
+            path.push(part);
+            if number + 1 < parts.len() {
+                make_dir(&path)?;
+            }
+        }
+        Ok(path)
+    }
+
+    /// Writes a file whole, or not at all.
+    pub fn write(&mut self, parts: &[&str], content: &[u8]) -> Result<()> {
+        let path = self.place(parts)?;
+        let what = || format!("writing {}", path.display());
+        if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+            return Err(Error::file(what(), "a directory has that name"));
+        }
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".part");
+        let part = path.with_file_name(name);
+        // One that was left over, or a link that someone put there.
+        if fs::symlink_metadata(&part).is_ok() {
+            fs::remove_file(&part).map_err(|error| Error::file(what(), error))?;
+        }
+        let mut file =
+            fs::OpenOptions::new().write(true).create_new(true).open(&part).map_err(|e| Error::file(what(), e))?;
+        file.write_all(content).and_then(|()| file.sync_all()).map_err(|error| Error::file(what(), error))?;
+        fs::rename(&part, &path).map_err(|error| Error::file(what(), error))?;
+        self.written.push(path);
+        Ok(())
+    }
+
+    /// Writes JSON as a person reads it.
+    pub fn json(&mut self, parts: &[&str], value: &impl Serialize) -> Result<()> {
+        let mut text = serde_json::to_vec_pretty(value).map_err(|error| Error::file("writing JSON", error))?;
+        text.push(b'\n');
+        self.write(parts, &text)
+    }
+
+    /// Makes a link to a file beside it; a copy where there are no links.
+    pub fn link(&mut self, parts: &[&str], to: &str, content: &[u8]) -> Result<()> {
+        let path = self.place(parts)?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::file(format!("replacing {}", path.display()), error));
+            }
+            _ => {}
+        }
+        #[cfg(unix)]
+        if std::os::unix::fs::symlink(to, &path).is_ok() {
+            self.written.push(path);
+            return Ok(());
+        }
+        let _ = to;
+        self.write(parts, content)
+    }
+}
+
+fn make_dir(path: &Path) -> Result<()> {
+    let what = || format!("making {}", path.display());
+    match fs::create_dir(path) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(Error::file(what(), error)),
+    }
+    let found = fs::symlink_metadata(path).map_err(|error| Error::file(what(), error))?;
+    match found.is_dir() {
+        true => Ok(()),
+        false => {
+            Err(Error::file(what(), "something that is not a directory has that name, and links are not followed"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_names_become_plain_ones() {
+        for name in [
+            "..",
+            ".",
+            "",
+            "/etc/passwd",
+            "../../x",
+            "a/b",
+            "a\\b",
+            "\0",
+            "con",
+            "NUL.txt",
+            ".ssh",
+            "x.",
+            "ü/..",
+            "com1",
+        ] {
+            let safe = safe_name(name);
+            assert!(
+                !safe.contains(['/', '\\', '\0']) && !safe.starts_with('.') && !safe.is_empty(),
+                "{name:?}: {safe}"
+            );
+            assert_ne!(safe, name);
+            assert_eq!(safe_name(&safe), safe, "{safe}");
+        }
+        assert_eq!(safe_name("ses_01kdvdna0033tftnnejey8qkx3"), "ses_01kdvdna0033tftnnejey8qkx3");
+        assert_ne!(safe_name("a/b"), safe_name("a_b"));
+        assert!(safe_name(&"x".repeat(5000)).len() < 140);
+    }
+}

@@ -1,0 +1,24 @@
+//! Sessions as files for people and other tools.
+//!
+//! [`markdown`] is for reading, [`jsonl`] has one message a line, [`chat_files`] are four small JSON files, [`tree`] is a
+//! directory in the layout that another tool expects, and `sqlite` a database to query. All of them show what the session's
+//! head shows; only a bundle holds everything.
+
+mod chat;
+mod folder;
+mod markdown;
+mod messages;
+mod shapes;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod tree;
+
+pub use chat::chat_files;
+pub use folder::safe_name;
+pub use markdown::markdown;
+pub use messages::jsonl;
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteExported, sqlite};
+pub use tree::{Layout, tree};
+
+pub(in crate::transfer) use shapes::{SECTIONS_FIELD, estimate_tokens};

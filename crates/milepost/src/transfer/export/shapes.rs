@@ -1,0 +1,322 @@
+//! The shapes in which other designs write messages, checkpoints and summaries.
+
+use milepost_model::{Block, Content, Session, SessionId, Timestamp, WorkspaceId};
+use milepost_store::{Loaded, MarkQuery, Store, StoredMessage};
+use serde_json::{Map, Value, json};
+
+use super::messages::Messages;
+use crate::error::Result;
+use crate::transfer::triggers;
+
+/// Where a design's checkpoint keeps the sections of the state that it has no place for.
+pub(in crate::transfer) const SECTIONS_FIELD: &str = "sections";
+/// The version that A's files name.
+const VERSION: &str = "1.0";
+
+/// About how many tokens a text has, where nobody counted.
+pub(in crate::transfer) fn estimate_tokens(text: &str) -> u64 {
+    (text.chars().count() as u64).div_ceil(4)
+}
+
+/// A session as the head shows it, with its checkpoints and their states.
+pub(super) struct View {
+    pub workspace: WorkspaceId,
+    pub session: Session,
+    pub messages: Vec<StoredMessage>,
+    /// Oldest first; those that cannot be read are left out.
+    pub checkpoints: Vec<Loaded>,
+    pub state: Value,
+}
+
+impl View {
+    pub async fn load(store: &Store, id: SessionId) -> Result<Self> {
+        let session = store.session(id).await?;
+        let mut messages = Vec::new();
+        let mut pages = Messages::new(store, id);
+        loop {
+            let page = pages.next().await?;
+            if page.is_empty() {
+                break;
+            }
+            messages.extend(page);
+        }
+        let mut checkpoints = Vec::new();
+        for mark in store.marks(id, &MarkQuery { oldest_first: true, ..MarkQuery::default() }).await? {
+            match store.load(mark.checkpoint.id).await {
+                Ok(loaded) => checkpoints.push(loaded),
+                Err(error) if error.is_damage() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let state = store.state(id).await?.into_value();
+        Ok(Self { workspace: store.workspace().clone(), session, messages, checkpoints, state })
+    }
+
+    /// Messages up to a checkpoint.
+    pub fn messages_to(&self, at: &Loaded) -> &[StoredMessage] {
+        let end = self.messages.partition_point(|found| found.at.seq <= at.mark.at.seq);
+        self.messages.get(..end).unwrap_or_default()
+    }
+
+    /// What a list shows of the session.
+    pub fn summary(&self) -> Value {
+        let session = &self.session;
+        json!({
+            "sessionId": session.id,
+            "workspaceId": self.workspace,
+            "projectId": session.project,
+            "projectName": self.state.pointer("/context/projectName").cloned().or_else(|| session.project.clone().map(Value::from)),
+            "title": session.title,
+            "agentType": session.agent,
+            "featureId": session.feature,
+            "taskId": session.task,
+            "stage": session.stage,
+            "tags": session.tags,
+            "status": session.status,
+            "messageCount": session.messages(),
+            "createdAt": session.created.to_string(),
+            "lastActiveAt": session.active.to_string(),
+            "lastMessage": session.preview,
+        })
+    }
+}
+
+/// A message as A and B write it: its text, its tool calls and results apart, its time.
+pub(super) fn plain(found: &StoredMessage) -> Value {
+    let message = &found.message;
+    let mut map = message.extra.clone();
+    map.insert("role".into(), message.role.as_str().into());
+    map.entry("timestamp").or_insert_with(|| Value::String(found.time.to_string()));
+    if !message.channel.is_main() {
+        map.insert("channel".into(), message.channel.as_str().into());
+    }
+    let content = match &message.content {
+        Content::Text(text) => Value::from(text.as_str()),
+        Content::Blocks(blocks) => match split(blocks) {
+            Some((text, calls, results)) => {
+                let mut list = |key: &str, list: Vec<Value>| {
+                    if !list.is_empty() {
+                        map.insert(key.into(), Value::Array(list));
+                    }
+                };
+                list("toolCalls", calls);
+                list("toolResults", results);
+                Value::from(text)
+            }
+            None => serde_json::to_value(blocks).unwrap_or_default(),
+        },
+    };
+    map.insert("content".into(), content);
+    Value::Object(map)
+}
+
+/// One text, then calls, then results: blocks in this order and without more lose nothing.
+fn split(blocks: &[Block]) -> Option<(String, Vec<Value>, Vec<Value>)> {
+    let (mut text, mut calls, mut results) = (None, Vec::new(), Vec::new());
+    for block in blocks {
+        match block {
+            Block::Text { text: said, extra }
+                if text.is_none() && calls.is_empty() && results.is_empty() && extra.is_empty() =>
+            {
+                text = Some(said.clone()).filter(|said| !said.is_empty());
+                text.as_ref()?;
+            }
+            Block::ToolCall { id, name, input, extra } if results.is_empty() && extra.is_empty() => {
+                calls.push(json!({ "id": id, "name": name, "input": input }));
+            }
+            Block::ToolResult { call_id, content, is_error, extra } if extra.is_empty() => {
+                results.push(json!({ "callId": call_id, "content": content, "isError": is_error }));
+            }
+            _ => return None,
+        }
+    }
+    (!calls.is_empty() || !results.is_empty()).then(|| (text.unwrap_or_default(), calls, results))
+}
+
+fn section(state: &Value, name: &str) -> Value {
+    state.get(name).cloned().unwrap_or_else(|| json!({}))
+}
+
+fn rest(state: &Value, taken: &[&str]) -> Value {
+    let Value::Object(map) = state else { return json!({}) };
+    map.iter()
+        .filter(|(key, _)| !taken.contains(&key.as_str()))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+/// Puts fields into an object, over what it has.
+fn over(base: Value, fields: Value) -> Value {
+    let (mut map, fields) = match (base, fields) {
+        (Value::Object(map), Value::Object(fields)) => (map, fields),
+        (_, fields) => return fields,
+    };
+    map.extend(fields.into_iter().filter(|(_, value)| !value.is_null()));
+    Value::Object(map)
+}
+
+/// What a mark carries besides what every design has a field for.
+fn extra(at: &Loaded) -> Map<String, Value> {
+    let mark = &at.mark.checkpoint;
+    let mut map = mark.extra.clone();
+    map.insert("trigger".into(), mark.trigger.as_str().into());
+    if let Some(label) = &mark.label {
+        map.insert("label".into(), label.as_str().into());
+    }
+    map
+}
+
+fn text(time: Timestamp) -> Value {
+    Value::String(time.to_string())
+}
+
+/// A's checkpoint.
+pub(super) fn hosted(view: &View, at: &Loaded) -> Value {
+    let (state, session, mark) = (at.state.as_value(), &view.session, &at.mark.checkpoint);
+    let messages = view.messages_to(at);
+    let context = over(
+        section(state, "context"),
+        json!({
+            "sessionId": session.id, "workspaceId": view.workspace, "projectId": session.project,
+            "taskId": session.task, "agentType": session.agent, "createdAt": text(session.created),
+            "lastActiveAt": text(at.mark.time), "status": session.status,
+        }),
+    );
+    let tokens: u64 = messages.iter().map(|found| estimate_tokens(&found.message.text())).sum();
+    let mut out = extra(at);
+    let branch = session.branch;
+    let fields = json!({
+        "version": VERSION,
+        "id": mark.id,
+        "sessionId": session.id,
+        "timestamp": text(at.mark.time),
+        "context": context,
+        "conversation": {
+            "messages": messages.iter().map(plain).collect::<Vec<_>>(),
+            "totalTokens": tokens,
+            "lastMessageAt": messages.last().map(|found| text(found.time)),
+        },
+        "memory": section(state, "memory"),
+        "toolState": section(state, "tools"),
+        "checkpointNumber": mark.number,
+        "reason": triggers::reason(&mark.trigger),
+        "description": mark.description,
+        SECTIONS_FIELD: rest(state, &["context", "memory", "tools"]),
+    });
+    if let Value::Object(fields) = fields {
+        out.extend(fields);
+    }
+    if let Some(branch) = branch {
+        out.insert("parentSessionId".into(), json!(branch.session));
+        out.insert("branchPoint".into(), json!(branch.at));
+    }
+    Value::Object(out)
+}
+
+/// B's checkpoint. A variable that is not encrypted does not leave the store.
+pub(super) fn task(view: &View, at: &Loaded) -> Value {
+    let (state, mark) = (at.state.as_value(), &at.mark.checkpoint);
+    let (reason, by) = triggers::task_reason(&mark.trigger);
+    let messages = view.messages_to(at);
+    let mut environment = section(state, "environment");
+    if let Some(variables) = environment.get_mut("variables").and_then(Value::as_object_mut) {
+        let is_sealed = |value: &Value| value.as_str().is_some_and(|value| value.starts_with("encrypted:"));
+        variables.values_mut().filter(|value| !is_sealed(value)).for_each(|value| *value = "encrypted:left-out".into());
+    }
+    let taken = ["task", "agent", "environment", "files", "protocols"];
+    let mut out = extra(at);
+    let fields = json!({
+        "id": mark.id,
+        "taskId": view.session.task.clone().unwrap_or_else(|| view.session.id.to_string()),
+        "sessionId": view.session.id,
+        "createdAt": text(at.mark.time),
+        "createdBy": by,
+        "reason": reason,
+        "description": mark.description,
+        "task": over(json!({ "status": view.session.status }), section(state, "task")),
+        "agent": section(state, "agent"),
+        "conversationHistory": {
+            "messages": messages.iter().map(plain).collect::<Vec<_>>(),
+            "lastMessageIndex": messages.len() as i64 - 1,
+        },
+        "environment": environment,
+        "workspace": section(state, "files"),
+        "protocols": section(state, "protocols"),
+        SECTIONS_FIELD: rest(state, &taken),
+    });
+    if let Value::Object(fields) = fields {
+        out.extend(fields);
+    }
+    Value::Object(out)
+}
+
+/// C's checkpoint.
+pub(super) fn plan(view: &View, at: &Loaded) -> Value {
+    let (state, mark) = (at.state.as_value(), &at.mark.checkpoint);
+    let execution = section(state, "execution");
+    let step = execution.get("currentStepIndex").cloned().unwrap_or_else(|| json!(mark.number));
+    let mut metadata = extra(at);
+    metadata.insert("triggerType".into(), triggers::trigger_type(&mark.trigger).into());
+    for (key, value) in
+        [("description", json!(mark.description)), ("durationMs", json!(null)), ("tokenUsage", json!(null))]
+    {
+        metadata.entry(key).or_insert(value);
+    }
+    json!({
+        "id": mark.id, "sessionId": view.session.id, "projectId": view.session.project, "stepNumber": step,
+        "createdAt": text(at.mark.time), "state": execution, "metadata": metadata,
+        SECTIONS_FIELD: rest(state, &["execution"]),
+    })
+}
+
+/// The field under either spelling.
+fn either(value: &Value, names: [&str; 2]) -> Value {
+    names.iter().find_map(|name| value.get(*name)).cloned().unwrap_or_default()
+}
+
+/// E's checkpoint.
+pub(super) fn graph(view: &View, at: &Loaded) -> Value {
+    let (state, mark) = (at.state.as_value(), &at.mark.checkpoint);
+    let execution = section(state, "execution");
+    let list = |value: Value| if value.is_null() { json!([]) } else { value };
+    let map = |value: Value| if value.is_null() { json!({}) } else { value };
+    let refs: Map<String, Value> =
+        mark.counts.iter().map(|(channel, count)| (channel.to_string(), json!(count))).collect();
+    let taken = [
+        "current_node",
+        "currentNode",
+        "next_node",
+        "nextNode",
+        "execution_path",
+        "path",
+        "accumulated_outputs",
+        "outputs",
+    ];
+    let mut out = extra(at);
+    let mut sections = rest(state, &["memory", "metrics", "execution"]);
+    let more = rest(&execution, &taken);
+    if more.as_object().is_some_and(|more| !more.is_empty()) {
+        sections["execution"] = more;
+    }
+    let fields = json!({
+        "checkpoint_id": mark.id,
+        "session_id": view.session.id,
+        "checkpoint_type": triggers::checkpoint_type(&mark.trigger),
+        "created_at": text(at.mark.time),
+        "current_node": either(&execution, ["current_node", "currentNode"]),
+        "next_node": either(&execution, ["next_node", "nextNode"]),
+        "execution_path": list(either(&execution, ["execution_path", "path"])),
+        "shared_memory": section(state, "memory"),
+        "conversation_states": refs,
+        "accumulated_outputs": map(either(&execution, ["accumulated_outputs", "outputs"])),
+        "metrics_snapshot": section(state, "metrics"),
+        "is_clean": mark.clean,
+        "can_resume_from": mark.resumable.is_yes(),
+        "description": mark.description.clone().unwrap_or_default(),
+        SECTIONS_FIELD: sections,
+    });
+    if let Value::Object(fields) = fields {
+        out.extend(fields);
+    }
+    Value::Object(out)
+}

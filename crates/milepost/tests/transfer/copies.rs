@@ -1,0 +1,87 @@
+//! Pushing and pulling one session between stores.
+
+use milepost::model::{Message, Role};
+use milepost::store::{Append, MarkQuery, NewSession, Store};
+use milepost::transfer::{Copied, Ids, copy_session};
+use milepost::{Error, Result};
+
+use crate::bundle::bundle;
+use crate::scene::{Dice, Scene, any_session, claim, grow};
+
+async fn copy(from: &Store, to: &Store, id: milepost::model::SessionId) -> Result<Copied> {
+    copy_session(from, to, id, Ids::Preserve, &claim(), &mut |_| {}).await
+}
+
+#[tokio::test]
+async fn a_copy_is_the_session_and_copying_again_brings_only_what_is_new() {
+    for seed in 0..6 {
+        let scene = Scene::new(seed);
+        let dice = Dice::new(seed);
+        let (from, to) = (scene.memory().await, scene.sqlite("to.db").await);
+        let id = any_session(&scene, &from, &dice).await;
+        let first = copy(&from, &to, id).await.unwrap();
+        assert!(first.is_new && first.entries > 0);
+        assert_eq!(copy(&from, &to, id).await.unwrap(), Copied { session: id, entries: 0, is_new: false });
+        for _ in 0..3 {
+            scene.clock.advance_ms(60_000);
+            let writer = from.write(id, &claim()).await.unwrap();
+            grow(&scene, &writer, &Dice::new(seed + 100), 5).await;
+            writer.append(Append::new().message(Message::new(Role::User, "more"))).await.unwrap();
+            writer.release().await.unwrap();
+            // What was purged since is not what was copied: such a copy is made anew.
+            match copy(&from, &to, id).await {
+                Ok(more) => {
+                    assert!(more.entries > 0 && !more.is_new);
+                    assert_eq!(bundle(&to, id).await, bundle(&from, id).await);
+                }
+                Err(error) => assert!(error.to_string().contains("went its own way"), "{error}"),
+            }
+            assert!(to.verify().await.unwrap().is_whole());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_copy_that_went_its_own_way_is_left_alone() {
+    let scene = Scene::new(3);
+    let (from, to) = (scene.memory().await, scene.memory().await);
+    let id = any_session(&scene, &from, &Dice::new(3)).await;
+    copy(&from, &to, id).await.unwrap();
+    let say = |text: &'static str| Append::new().message(Message::new(Role::User, text));
+    let there = to.write(id, &claim()).await.unwrap();
+    there.append(say("there")).await.unwrap();
+    there.release().await.unwrap();
+    let error = copy(&from, &to, id).await.unwrap_err();
+    assert!(error.to_string().contains("the copy has more"), "{error}");
+    // The other way it fits.
+    assert_eq!(copy(&to, &from, id).await.unwrap().entries, 1);
+    let here = from.write(id, &claim()).await.unwrap();
+    here.append(say("here")).await.unwrap();
+    let there = to.write(id, &claim()).await.unwrap();
+    there.append(say("not here")).await.unwrap();
+    there.release().await.unwrap();
+    let before = bundle(&to, id).await;
+    let error = copy(&from, &to, id).await.unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }) && error.to_string().contains("(message) differs"), "{error}");
+    assert_eq!(bundle(&to, id).await, before);
+}
+
+#[tokio::test]
+async fn a_branch_is_copied_with_what_it_shares_and_grows_by_copying_again() {
+    let scene = Scene::new(4);
+    let dice = Dice::new(4);
+    let (from, to) = (scene.memory().await, scene.encrypted().await);
+    let parent = any_session(&scene, &from, &dice).await;
+    let writer = from.write(parent, &claim()).await.unwrap();
+    grow(&scene, &writer, &dice, 15).await;
+    let at = from.marks(parent, &MarkQuery::default()).await.unwrap()[0].at;
+    let branch = from.branch(at, NewSession::default(), &claim()).await.unwrap();
+    copy(&from, &to, branch.id()).await.unwrap();
+    copy(&from, &to, parent).await.unwrap();
+    branch.append(Append::new().message(Message::new(Role::User, "on the branch"))).await.unwrap();
+    assert_eq!(copy(&from, &to, branch.id()).await.unwrap().entries, 1);
+    assert_eq!(bundle(&to, branch.id()).await, bundle(&from, branch.id()).await);
+    let other = copy_session(&from, &to, branch.id(), Ids::Remap, &claim(), &mut |_| {}).await.unwrap();
+    assert!(other.is_new && other.session != branch.id());
+    assert!(to.verify().await.unwrap().is_whole());
+}
