@@ -5,12 +5,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use milepost::config::{Loader, Settings};
+use milepost::store::Store;
 use milepost::{EngineOptions, Milepost, SessionId, SessionQuery};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Global;
 use crate::errors::{Interrupted, Usage};
 use crate::out::{Out, Styles};
+use crate::progress::{Progress, Waiting};
 
 /// A command's surroundings.
 pub struct App {
@@ -128,6 +130,28 @@ impl App {
             "y" | "yes" => Ok(()),
             _ => Err(Usage("nothing was done".into()).into()),
         }
+    }
+
+    /// Shows how far something is.
+    pub fn progress(&self, what: &'static str, total: u64) -> Progress {
+        let source = self.engine.as_ref().map(|engine| engine.source().clone());
+        Progress::new(what, total, source.filter(|_| self.shows_progress()))
+    }
+
+    /// Shows that something goes on.
+    pub fn waiting(&self, what: &'static str) -> Waiting {
+        Waiting::new(what, self.shows_progress())
+    }
+
+    fn shows_progress(&self) -> bool {
+        !self.global.json && !self.global.quiet
+    }
+
+    /// Another store, opened with the same keys and workspace.
+    pub async fn other_store(&self, url: &str) -> Result<Store> {
+        let settings = self.settings()?;
+        let options = self.engine_options(&settings)?.store;
+        Ok(Store::open(url, options).await.map_err(milepost::Error::from)?)
     }
 
     /// Finishes.

@@ -425,6 +425,9 @@ pub struct Compact {
     /// Only show the summary
     #[arg(long)]
     pub dry_run: bool,
+    /// Show the messages that the summary in force stands for, and change nothing
+    #[arg(long, conflicts_with = "dry_run")]
+    pub dropped: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -470,6 +473,8 @@ pub enum Format {
     Task,
     /// One JSON document of checkpoints of a plan
     Plan,
+    /// A feature's worktree directory
+    Feature,
     /// A session directory of a graph
     Graph,
     /// A SQLite file with tables sessions, messages, checkpoints

@@ -5,6 +5,7 @@ mod args;
 mod commands;
 mod errors;
 mod out;
+mod progress;
 
 use std::process::ExitCode;
 

@@ -48,6 +48,8 @@ mod request;
 mod resume;
 mod search;
 mod session;
+#[cfg(feature = "sqlite")]
+mod sql;
 mod summary;
 mod text;
 mod time;
@@ -75,6 +77,8 @@ pub use point::{Point, parse_set};
 pub use resume::{Resume, Resumed};
 pub use search::{Around, Found, How, SearchHit, SearchQuery};
 pub use session::{Appended, NewSession, Session};
+#[cfg(feature = "sqlite")]
+pub use sql::{MAX_ROWS, Table};
 pub use summary::SessionSummary;
 pub use time::{parse_time, relative};
 pub use usage::Usage;

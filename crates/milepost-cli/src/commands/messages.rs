@@ -4,7 +4,7 @@ use std::io::{BufRead, Read};
 
 use anyhow::{Context, Result};
 use milepost::model::Body;
-use milepost::{Channel, Happened, Message, MessageQuery, Point, Role, StoredMessage};
+use milepost::{Channel, Happened, Message, MessageQuery, Point, Role, SessionId, StoredMessage};
 use serde_json::json;
 
 use super::show::{message_json, role};
@@ -107,14 +107,16 @@ async fn list(
         }
         None => engine.store().messages(id, &query).await,
     };
-    let messages = found.map_err(milepost::Error::from)?;
+    put_all(app, id, &found.map_err(milepost::Error::from)?)
+}
+
+/// Messages with their whole texts.
+pub fn put_all(app: &App, id: SessionId, messages: &[StoredMessage]) -> Result<()> {
     if app.out.json {
-        return app.out.json(&json!({ "sessionId": id, "messages": messages.iter().map(message_json).collect::<Vec<_>>() }));
+        let list: Vec<_> = messages.iter().map(message_json).collect();
+        return app.out.json(&json!({ "sessionId": id, "messages": list }));
     }
-    for stored in &messages {
-        show(app, stored)?;
-    }
-    Ok(())
+    messages.iter().try_for_each(|stored| show(app, stored))
 }
 
 /// A message with its whole text.

@@ -212,13 +212,13 @@ pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
         (_, true) => DeleteMode::Cascade,
         _ => DeleteMode::Refuse,
     };
-    let preview = engine.store().delete(id, mode, &engine.claim(), true).await.map_err(milepost::Error::from)?;
+    let preview = engine.delete(id, mode, true).await?;
     if !args.dry_run {
         let count = preview.sessions.len() + preview.hidden.len();
         let title = engine.store().session(id).await.ok().and_then(|session| session.title).unwrap_or_default();
         let what = if count == 1 { format!("session {id} {:?}", plain(&title)) } else { format!("{count} sessions") };
         app.confirm(&format!("Delete {what} for good?"), args.yes)?;
-        engine.store().delete(id, mode, &engine.claim(), false).await.map_err(milepost::Error::from)?;
+        engine.delete(id, mode, false).await?;
     }
     if app.out.json {
         return app.out.json(&json!({ "deleted": preview.sessions, "hidden": preview.hidden, "dryRun": args.dry_run }));
@@ -267,6 +267,10 @@ pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()>
 pub async fn compact(app: &mut App, args: args::Compact) -> Result<()> {
     let id = app.session(&args.session).await?;
     let engine = app.engine().await?;
+    if args.dropped {
+        let messages = engine.dropped(id).await?;
+        return super::messages::put_all(app, id, &messages);
+    }
     let how = milepost::Compact { pinned: args.pins, keep_messages: args.keep };
     let chapter = match args.dry_run {
         true => engine.compact_preview(id, &how).await?,
@@ -286,14 +290,21 @@ pub async fn compact(app: &mut App, args: args::Compact) -> Result<()> {
 fn show_chapter(app: &App, chapter: &milepost::Chapter, dry_run: bool) -> Result<()> {
     let word = if dry_run { "would stand" } else { "stands" };
     app.out.line(format!(
-        "{} {} messages; {} tokens become {}, {} fewer",
-        format_args!("a summary {word} for"),
+        "a summary {word} for {} messages; {} tokens become {}, {} fewer",
         chapter.messages,
         chapter.tokens_before,
         chapter.tokens_after,
         chapter.tokens_before.saturating_sub(chapter.tokens_after)
     ))?;
-    for (title, items) in chapter.summary.parts() {
+    let summary = &chapter.summary;
+    let parts = [
+        ("completed", &summary.completed_items),
+        ("pending", &summary.pending_items),
+        ("decisions", &summary.decisions),
+        ("blockers", &summary.blockers),
+        ("pinned", &summary.pinned_facts),
+    ];
+    for (title, items) in parts {
         if !items.is_empty() {
             app.out.line(app.out.styles.bold(title))?;
             for item in items {

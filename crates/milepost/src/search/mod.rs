@@ -127,7 +127,6 @@ pub enum How {
 pub(crate) struct Rough {
     pub session: SessionId,
     pub at: Position,
-    pub time: Timestamp,
     pub score: f64,
 }
 
@@ -198,7 +197,7 @@ impl Milepost {
                 }
                 let Some(stored) = self.message_at(hit.at).await? else { continue };
                 if fits(query, &stored) {
-                    kept.push(Rough { session: hit.session, at: hit.at, time: stored.time, score: hit.score });
+                    kept.push(Rough { session: hit.session, at: hit.at, score: hit.score });
                 }
             }
             if kept.len() > limit || is_all || ask >= MOST_ASKED {

@@ -83,7 +83,7 @@ impl Milepost {
         }
         let mut hits: Vec<_> = best.heap.into_iter().map(|Reverse(hit)| hit).collect();
         hits.sort_by(|a, b| b.cmp(a));
-        let rough = |(count, time, at, session)| Rough { session, at, time, score: count as f64 };
+        let rough = |(count, _, at, session)| Rough { session, at, score: count as f64 };
         Ok((hits.into_iter().map(rough).collect(), best.more, best.messages))
     }
 

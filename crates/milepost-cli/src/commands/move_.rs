@@ -1,0 +1,97 @@
+//! Whole stores and single sessions on their way to other stores.
+
+use std::path::Path;
+
+use anyhow::Result;
+use milepost::store::{Phase, migrate as move_all, open_backend, system_source};
+use milepost::transfer::{Ids, copy_session};
+use serde_json::json;
+
+use crate::app::App;
+use crate::args;
+use crate::out::bytes;
+use crate::progress::Progress;
+
+pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
+    let settings = app.settings()?;
+    let options = app.engine_options(&settings)?.store;
+    let source = system_source().map_err(milepost::Error::from)?;
+    let from = open_backend(&args.from, &options, &source).await.map_err(milepost::Error::from)?;
+    let to = open_backend(&args.to, &options, &source).await.map_err(milepost::Error::from)?;
+    let mut progress = Progress::new("moving entries:", 0, (!app.out.json).then(|| source.clone()));
+    let mut tell = |done: &milepost::store::Progress| {
+        let word = if done.phase == Phase::Compare { "comparing" } else { "copying" };
+        progress.tell_with(done.entries, || {
+            let left = done.left_ms().map(|ms| format!(", {} s left", ms / 1000)).unwrap_or_default();
+            format!(" of {} {word}, {}/s{left}", done.entries_total, bytes(done.bytes_per_s()))
+        });
+    };
+    let moved = move_all(&*from, &*to, &settings.workspace, &source, &mut tell).await.map_err(milepost::Error::from)?;
+    progress.end();
+    to.close().await.map_err(milepost::Error::from)?;
+    from.close().await.map_err(milepost::Error::from)?;
+    if app.out.json {
+        return app.out.json(&json!({
+            "sessions": moved.sessions, "entries": moved.entries, "records": moved.records,
+            "copiedEntries": moved.copied, "copiedBytes": moved.copied_bytes,
+        }));
+    }
+    app.out.line(format!(
+        "{} sessions with {} entries and {} records are in the new store, compared and the same; {} were copied, {}",
+        moved.sessions,
+        moved.entries,
+        moved.records,
+        moved.copied,
+        bytes(moved.copied_bytes)
+    ))?;
+    app.out.note("the old store is as it was");
+    Ok(())
+}
+
+pub async fn backup(app: &mut App, file: &Path) -> Result<()> {
+    let engine = app.engine().await?;
+    let waiting = app.waiting("copying the store");
+    engine.store().backup(file).await.map_err(milepost::Error::from)?;
+    waiting.end();
+    let size = std::fs::metadata(file).map(|data| data.len()).unwrap_or(0);
+    if app.out.json {
+        return app.out.json(&json!({ "file": file, "bytes": size }));
+    }
+    app.out.line(format!("{} are in {}", bytes(size), file.display()))
+}
+
+pub async fn push(app: &mut App, args: args::Copy) -> Result<()> {
+    let id = app.session(&args.session).await?;
+    let engine = app.engine().await?;
+    let other = app.other_store(&args.url).await?;
+    let mut progress = app.progress("pushing entry", 0);
+    let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
+    let copied = copy_session(engine.store(), &other, id, Ids::Preserve, &engine.claim(), &mut tell).await?;
+    progress.end();
+    other.close().await.map_err(milepost::Error::from)?;
+    done(app, &copied, "pushed")
+}
+
+pub async fn pull(app: &mut App, args: args::Copy) -> Result<()> {
+    let engine = app.engine().await?;
+    let other = app.other_store(&args.url).await?;
+    let there = milepost::Milepost::on(other.clone(), milepost::EngineOptions::default()).await?;
+    let id = there.find(&args.session).await?;
+    let mut progress = app.progress("pulling entry", 0);
+    let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
+    let copied = copy_session(&other, engine.store(), id, Ids::Preserve, &engine.claim(), &mut tell).await?;
+    progress.end();
+    other.close().await.map_err(milepost::Error::from)?;
+    done(app, &copied, "pulled")
+}
+
+fn done(app: &App, copied: &milepost::transfer::Copied, word: &str) -> Result<()> {
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": copied.session, "entries": copied.entries, "isNew": copied.is_new }));
+    }
+    app.out.line(match (copied.is_new, copied.entries) {
+        (true, entries) => format!("{word} {} with {entries} entries", copied.session),
+        (false, 0) => format!("{} is there already, with all its entries", copied.session),
+        (false, entries) => format!("{word} {entries} new entries of {}", copied.session),
+    })
+}

@@ -1,0 +1,272 @@
+//! Sessions written out, brought in, and archived.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use milepost::transfer::export::{self, Layout};
+use milepost::transfer::{BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle, import_bundle, older};
+use milepost::{SessionId, SessionPatch};
+use serde_json::json;
+
+use super::sessions::key;
+use crate::app::App;
+use crate::args::{self, Format};
+use crate::errors::Usage;
+use crate::out::{bytes, plain, short};
+
+pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
+    let id = app.session(&args.session).await?;
+    let engine = app.engine().await?;
+    let store = engine.store();
+    let Some(output) = args.output.as_deref() else {
+        let mut text = Vec::new();
+        match args.format {
+            Format::Bundle => {
+                export_bundle(store, id, &mut text, &BundleOptions::default(), &mut |_| ()).await?;
+            }
+            Format::Markdown => export::markdown(store, id, &mut text).await?,
+            Format::Jsonl => {
+                export::jsonl(store, id, &mut text).await?;
+            }
+            _ => return Err(Usage("this form is more than one file: name a place with --output".into()).into()),
+        }
+        return app.out.bytes(&text);
+    };
+    if output.exists() && !args.force && !(output.is_dir() && is_directory(args.format)) {
+        return Err(Usage(format!("{} is there already: say --force to write over it", output.display())).into());
+    }
+    let files = match args.format {
+        Format::Bundle => {
+            let mut progress = app.progress("exporting entry", 0);
+            let mut file = Draft::new(output)?;
+            export_bundle(store, id, &mut file.writer, &BundleOptions::default(), &mut |done| progress.tell(done.entries)).await?;
+            file.keep(output)?
+        }
+        Format::Markdown => {
+            let mut file = Draft::new(output)?;
+            export::markdown(store, id, &mut file.writer).await?;
+            file.keep(output)?
+        }
+        Format::Jsonl => {
+            let mut file = Draft::new(output)?;
+            export::jsonl(store, id, &mut file.writer).await?;
+            file.keep(output)?
+        }
+        Format::Files => export::chat_files(store, id, output).await?,
+        Format::Tree => export::tree(store, id, Layout::Hosted, output).await?,
+        Format::Task => export::tree(store, id, Layout::Task, output).await?,
+        Format::Plan => export::tree(store, id, Layout::Plan, output).await?,
+        Format::Feature => export::tree(store, id, Layout::Feature, output).await?,
+        Format::Graph => export::tree(store, id, Layout::Graph, output).await?,
+        Format::Sqlite => {
+            if output.exists() {
+                std::fs::remove_file(output).with_context(|| format!("removing {}", output.display()))?;
+            }
+            export::sqlite(store, &[id], output).await?;
+            vec![output.to_owned()]
+        }
+    };
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id, "files": files }));
+    }
+    for file in &files {
+        let size = std::fs::metadata(file).map(|data| data.len()).unwrap_or(0);
+        app.out.line(format!("{}  {}", file.display(), bytes(size)))?;
+    }
+    Ok(())
+}
+
+fn is_directory(format: Format) -> bool {
+    matches!(format, Format::Files | Format::Tree | Format::Task | Format::Plan | Format::Feature | Format::Graph)
+}
+
+/// A file that gets its name when it is whole.
+struct Draft {
+    path: std::path::PathBuf,
+    writer: BufWriter<File>,
+}
+
+impl Draft {
+    fn new(output: &Path) -> Result<Self> {
+        let mut name = output.as_os_str().to_owned();
+        name.push(format!(".{}.part", std::process::id()));
+        let path = std::path::PathBuf::from(name);
+        let file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        Ok(Self { path, writer: BufWriter::new(file) })
+    }
+
+    fn keep(mut self, output: &Path) -> Result<Vec<std::path::PathBuf>> {
+        self.writer.flush().and_then(|()| self.writer.get_ref().sync_all()).context("writing")?;
+        std::fs::rename(&self.path, output).with_context(|| format!("naming {}", output.display()))?;
+        Ok(vec![output.to_owned()])
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // Gone already when it got its name.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Whether a file says of itself that it is a bundle: it is packed with zstd.
+fn is_bundle(path: &Path) -> Result<bool> {
+    use std::io::Read;
+    if path.is_dir() {
+        return Ok(false);
+    }
+    let mut first = [0; 4];
+    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let count = file.take(4).read(&mut first)?;
+    Ok(count == 4 && first == [0x28, 0xb5, 0x2f, 0xfd])
+}
+
+pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
+    let mut options = ImportOptions::default();
+    options.ids = if args.new_ids { Ids::Remap } else { Ids::Preserve };
+    options.from = Some(args.path.display().to_string());
+    options.project = args.keys.project.clone();
+    let is_bundle = is_bundle(&args.path)?;
+    if args.dry_run {
+        return check(app, &args.path, is_bundle, &options);
+    }
+    let engine = app.engine().await?;
+    let mut progress = app.progress("importing entry", 0);
+    let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
+    let imported = match is_bundle {
+        true => {
+            let file = BufReader::new(File::open(&args.path).context("opening the bundle")?);
+            vec![import_bundle(engine.store(), file, &options, &engine.claim(), &mut tell).await?]
+        }
+        false => older::import_path(engine.store(), &args.path, &options, &engine.claim()).await?,
+    };
+    progress.end();
+    let mut patch: SessionPatch = key(args.keys).patch();
+    if let Some(title) = args.title {
+        patch = patch.title(title);
+    }
+    if !patch.is_empty() {
+        for one in &imported {
+            engine.patch(one.session, patch.clone()).await?;
+        }
+    }
+    show_imported(app, &imported)
+}
+
+fn check(app: &App, path: &Path, is_bundle: bool, options: &ImportOptions) -> Result<()> {
+    if !is_bundle {
+        return Err(Usage("only a bundle can be checked without importing it".into()).into());
+    }
+    let checked = check_bundle(BufReader::new(File::open(path)?), options)?;
+    if app.out.json {
+        return app.out.json(&json!({
+            "sessionId": checked.session, "workspace": checked.workspace, "entries": checked.entries,
+            "blobs": checked.blobs, "hash": checked.hash, "signed": checked.signed_by.is_some(),
+        }));
+    }
+    app.out.line(format!("whole: session {} with {} entries, {} blobs", checked.session, checked.entries, checked.blobs))
+}
+
+fn show_imported(app: &App, imported: &[Imported]) -> Result<()> {
+    if app.out.json {
+        let list: Vec<_> = imported
+            .iter()
+            .map(|one| json!({
+                "sessionId": one.session, "original": one.original, "entries": one.entries,
+                "messages": one.messages, "checkpoints": one.checkpoints, "notes": one.notes,
+            }))
+            .collect();
+        return app.out.json(&json!({ "sessions": list }));
+    }
+    for one in imported {
+        app.out.line(format!("imported {}: {} messages, {} checkpoints", one.session, one.messages, one.checkpoints))?;
+        one.notes.iter().for_each(|note| app.out.note(format!("  {}", plain(note))));
+    }
+    Ok(())
+}
+
+pub async fn archive(app: &mut App, args: args::Archive) -> Result<()> {
+    let id = app.session(&args.session).await?;
+    let engine = app.engine().await?;
+    let other = app.other_store(&args.to).await?;
+    let waiting = app.waiting("archiving");
+    let archived = engine.archive(id, &other, &args.to).await?;
+    waiting.end();
+    other.close().await.map_err(milepost::Error::from)?;
+    if app.out.json {
+        return app.out.json(&archived);
+    }
+    app.out.line(format!("archived {id}; bring it back with: milepost sessions unarchive {}", short(id)))
+}
+
+/// The archived session that is meant.
+async fn find(app: &mut App, given: &str) -> Result<milepost::Archived> {
+    let engine = app.engine().await?;
+    let all = engine.archived().await?;
+    let mut fits = all.into_iter().filter(|one| {
+        let id = one.session_id.to_string();
+        id == given || (given.len() >= 4 && id.ends_with(given))
+    });
+    match (fits.next(), fits.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => Err(milepost::Error::from(milepost::store::Error::NotFound { what: "archived session", id: given.to_owned() }).into()),
+        (Some(a), Some(b)) => Err(milepost::Error::Ambiguous {
+            given: given.to_owned(),
+            candidates: vec![a.session_id.to_string(), b.session_id.to_string()],
+        }
+        .into()),
+    }
+}
+
+pub async fn unarchive(app: &mut App, session: &str) -> Result<()> {
+    let archived = find(app, session).await?;
+    bring_back(app, &archived).await?;
+    let id: SessionId = archived.session_id;
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id }));
+    }
+    app.out.line(format!("{id} is back"))
+}
+
+async fn bring_back(app: &mut App, archived: &milepost::Archived) -> Result<()> {
+    let engine = app.engine().await?;
+    let other = app.other_store(&archived.url).await?;
+    engine.unarchive(archived, &other).await?;
+    Ok(other.close().await.map_err(milepost::Error::from)?)
+}
+
+/// Brings a session back when it was archived and is asked for.
+pub async fn on_demand(app: &mut App, id: SessionId) -> Result<()> {
+    let engine = app.engine().await?;
+    if let Some(archived) = engine.archived_at(id).await? {
+        app.out.note(format!("{id} was archived: it is brought back from {}", archived.url));
+        bring_back(app, &archived).await?;
+    }
+    Ok(())
+}
+
+pub async fn list_archived(app: &mut App) -> Result<()> {
+    let all = app.engine().await?.archived().await?;
+    if app.out.json {
+        return app.out.json(&json!({ "archived": all }));
+    }
+    if all.is_empty() {
+        app.out.note("nothing was archived");
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|one| {
+            vec![
+                short(one.session_id),
+                one.message_count.to_string(),
+                app.out.time(one.archived_at),
+                plain(&one.url),
+                one.title.as_deref().map(plain).unwrap_or_default(),
+            ]
+        })
+        .collect();
+    app.out.table(&["ID", "MESSAGES", "ARCHIVED", "WHERE", "TITLE"], &rows, &[3, 4])
+}

@@ -1,0 +1,95 @@
+//! What a person sees of work that takes longer than a second: on the error output, in a terminal only.
+
+use std::io::{IsTerminal, Write};
+
+use milepost::Timestamp;
+use milepost::model::Source;
+
+/// Nothing is shown before so long.
+const SHOW_AFTER_MS: i64 = 1000;
+/// Between two changes of the line.
+const EVERY_MS: i64 = 200;
+
+/// How far something is.
+pub struct Progress {
+    what: &'static str,
+    total: u64,
+    began: Timestamp,
+    shown: Option<Timestamp>,
+    source: Option<Source>,
+}
+
+impl Progress {
+    pub fn new(what: &'static str, total: u64, source: Option<Source>) -> Self {
+        let source = source.filter(|_| std::io::stderr().is_terminal());
+        let began = source.as_ref().map_or(Timestamp(0), Source::now);
+        Self { what, total, began, shown: None, source }
+    }
+
+    /// So many are done.
+    pub fn tell(&mut self, done: u64) {
+        self.tell_with(done, String::new);
+    }
+
+    /// So many are done, and something else is to be said.
+    pub fn tell_with(&mut self, done: u64, more: impl FnOnce() -> String) {
+        let Some(source) = &self.source else { return };
+        let now = source.now();
+        let is_early = now.since_ms(self.began) < SHOW_AFTER_MS;
+        if is_early || self.shown.is_some_and(|shown| now.since_ms(shown) < EVERY_MS) {
+            return;
+        }
+        self.shown = Some(now);
+        let of = if self.total > 0 { format!(" of {}", self.total) } else { String::new() };
+        let mut err = std::io::stderr().lock();
+        // When the error output is gone there is nobody to tell.
+        let _ = write!(err, "\r\x1b[K{} {done}{of}{}", self.what, more()).and_then(|()| err.flush());
+    }
+
+    /// Takes the line away.
+    pub fn end(&mut self) {
+        if self.shown.take().is_some() {
+            let mut err = std::io::stderr().lock();
+            let _ = write!(err, "\r\x1b[K").and_then(|()| err.flush());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Something of which nobody knows how far it is: the seconds are counted.
+pub struct Waiting(Option<tokio::task::JoinHandle<()>>);
+
+impl Waiting {
+    pub fn new(what: &'static str, is_shown: bool) -> Self {
+        if !is_shown || !std::io::stderr().is_terminal() {
+            return Self(None);
+        }
+        Self(Some(tokio::spawn(async move {
+            for seconds in 1u64.. {
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                let mut err = std::io::stderr().lock();
+                let _ = write!(err, "\r\x1b[K{what}, {seconds} s").and_then(|()| err.flush());
+            }
+        })))
+    }
+
+    /// Takes the line away.
+    pub fn end(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.take() {
+            task.abort();
+            let mut err = std::io::stderr().lock();
+            let _ = write!(err, "\r\x1b[K").and_then(|()| err.flush());
+        }
+    }
+}
