@@ -1,6 +1,6 @@
 //! Documents of other designs as parts of a session.
 
-use milepost_model::Timestamp;
+use milepost_model::{Status, Timestamp};
 use serde_json::{Map, Value, json};
 
 use super::builder::{Builder, Found};
@@ -147,6 +147,13 @@ fn task(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
         ("workspace", "files"),
         ("protocols", "protocols"),
     ];
+    if let Some(task) = map.get_mut("task").and_then(Value::as_object_mut)
+        && let Some(status) = task.get("status").and_then(Value::as_str).and_then(Status::from_name)
+    {
+        // One of ours is the session's.
+        builder.set("status", Some(&status.as_str().into()));
+        task.remove("status");
+    }
     let is_partial = map.contains_key("baseCheckpointId");
     let state = sections(&mut map, &own);
     let state = if is_partial { merged(builder.state(), state) } else { state };
