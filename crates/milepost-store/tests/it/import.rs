@@ -320,3 +320,16 @@ async fn blobs_of_events_are_read_out_and_put_in() {
         assert!(to.verify().await.unwrap().is_whole());
     }
 }
+
+#[tokio::test]
+async fn an_event_cannot_set_what_follows_from_the_log() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    for kind in ["session", "restored", "branched"] {
+        let event = Event::new(kind, json!({ "set": { "created": 5 } }));
+        let error = writer.append(Append::new().event(event)).await.unwrap_err();
+        assert!(error.to_string().contains("cannot be set"), "{kind}: {error}");
+    }
+    assert!(store.session(writer.id()).await.is_ok());
+}

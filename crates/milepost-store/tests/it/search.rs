@@ -259,3 +259,15 @@ async fn a_search_ends_though_something_waits_that_belongs_to_nothing() {
     let found = tokio::time::timeout(std::time::Duration::from_secs(20), count(&store, "linker")).await;
     assert_eq!(found, Ok(1));
 }
+
+#[tokio::test]
+async fn a_preview_made_of_a_tool_call_is_what_the_log_says() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    let call = Message::blocks(Role::Assistant, vec![Block::tool_call("c1", "list_files", json!({ "path": "/" }))]);
+    writer.append(Append::new().message(user("look")).message(call)).await.unwrap();
+    assert_eq!(store.session(writer.id()).await.unwrap().preview.as_deref(), Some("list_files /"));
+    let verified = store.verify().await.unwrap();
+    assert!(verified.is_whole(), "{:?}", verified.problems);
+}

@@ -53,7 +53,7 @@ pub async fn copy_session(
         incoming.discard().await?;
         return Err(error);
     }
-    let imported = incoming.finish().await?;
+    let imported = Box::pin(incoming.finish()).await?;
     Ok(Copied { session: imported.session, entries: imported.entries, is_new })
 }
 

@@ -60,7 +60,7 @@ impl<'a> Incoming<'a> {
                 self.blobs.insert(hash, id);
                 Ok(())
             }
-            Piece::Entry(entry) => self.entry(entry).await,
+            Piece::Entry(entry) => self.entry(*entry).await,
         }
     }
 

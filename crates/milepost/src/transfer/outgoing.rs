@@ -18,7 +18,7 @@ pub(super) enum Piece {
     /// A blob that entries from here on may name.
     Blob(Hash, Vec<u8>),
     /// The next entry of the timeline.
-    Entry(PieceEntry),
+    Entry(Box<PieceEntry>),
 }
 
 /// A timeline.
@@ -144,7 +144,7 @@ impl<'a> Outgoing<'a> {
             }
             _ => {}
         }
-        self.queue.push_back(Piece::Entry(PieceEntry { entry, blobs, whole }));
+        self.queue.push_back(Piece::Entry(Box::new(PieceEntry { entry, blobs, whole })));
         Ok(())
     }
 

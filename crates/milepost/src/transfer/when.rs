@@ -57,8 +57,10 @@ fn number(text: &str) -> Option<i64> {
 }
 
 fn offset(zone: &str) -> Option<i64> {
+    if matches!(zone, "" | "Z" | "z") {
+        return Some(0);
+    }
     let (sign, rest) = match zone.split_at_checked(1)? {
-        ("" | "Z" | "z", "") => return Some(0),
         ("+", rest) => (1, rest),
         ("-", rest) => (-1, rest),
         _ => return None,

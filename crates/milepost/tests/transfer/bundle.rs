@@ -307,3 +307,33 @@ async fn a_large_session_goes_through() {
     assert_eq!(seen, 3002);
     assert_eq!(content(&to, writer.id()).await, content(&from, writer.id()).await);
 }
+
+/// The session that the golden bundle was made of.
+async fn golden_session(scene: &Scene) -> (Store, SessionId) {
+    let from = scene.memory().await;
+    let dice = Dice::new(2026);
+    let id = any_session(scene, &from, &dice).await;
+    let writer = from.write(id, &claim()).await.unwrap();
+    grow(scene, &writer, &dice, 40).await;
+    let at = from.marks(id, &MarkQuery::default()).await.unwrap()[0].at;
+    let branch = from.branch(at, NewSession::default(), &claim()).await.unwrap();
+    grow(scene, &branch, &dice, 10).await;
+    (from, branch.id())
+}
+
+#[tokio::test]
+async fn bundles_of_version_1_stay_readable_and_are_still_written_so() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transfer/golden/version-1.milepost");
+    let scene = Scene::new(2026);
+    let (from, id) = golden_session(&scene).await;
+    let written = bundle(&from, id).await;
+    if std::env::var_os("MILEPOST_WRITE_GOLDEN").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &written).unwrap();
+    }
+    let golden = std::fs::read(&path).unwrap();
+    assert_eq!(unpack(&golden), unpack(&written));
+    let to = scene.memory().await;
+    assert_eq!(import(&to, &golden, &ImportOptions::default()).await.unwrap().session, id);
+    assert_eq!(content(&to, id).await, content(&from, id).await);
+}

@@ -3,4 +3,6 @@
 
 mod bundle;
 mod copies;
+mod exports;
+mod older;
 mod scene;

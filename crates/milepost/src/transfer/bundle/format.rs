@@ -228,7 +228,8 @@ pub(super) fn piece_text(piece: &Piece) -> Result<String, String> {
             let blob = BlobLine { hash: *hash, content: base64(content) };
             json(&Tagged { blob: Some(&blob), ..Tagged::NONE })
         }
-        Piece::Entry(PieceEntry { entry, blobs, whole }) => {
+        Piece::Entry(piece) => {
+            let PieceEntry { entry, blobs, whole } = &**piece;
             let out = EntryOut {
                 seq: entry.at.seq,
                 time: entry.time,

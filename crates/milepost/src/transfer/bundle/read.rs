@@ -229,7 +229,7 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
                 }
                 self.timeline = Some((timeline, next.next(), end));
                 self.entries += 1;
-                Piece::Entry(entry.piece(timeline).map_err(|why| self.wrong(&name, why))?)
+                Piece::Entry(Box::new(entry.piece(timeline).map_err(|why| self.wrong(&name, why))?))
             }
             AnyLine { end: Some(footer), milepost: None, line: None, blob: None, entry: None, .. } => {
                 self.check_line_end()?;
@@ -332,7 +332,7 @@ pub async fn import_bundle<R: Read + Seek + Send>(
     let mut incoming = Incoming::new(store, checked.session, options.ids, claim);
     let outcome = pour(&mut bundle, &checked, &mut incoming, progress).await;
     match outcome {
-        Ok(()) => incoming.finish().await,
+        Ok(()) => Box::pin(incoming.finish()).await,
         Err(error) => {
             incoming.discard().await?;
             Err(error)

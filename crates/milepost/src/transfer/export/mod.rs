@@ -21,4 +21,4 @@ pub use messages::jsonl;
 pub use sqlite::{SqliteExported, sqlite};
 pub use tree::{Layout, tree};
 
-pub(in crate::transfer) use shapes::{SECTIONS_FIELD, estimate_tokens};
+pub(in crate::transfer) use shapes::SECTIONS_FIELD;

@@ -1,1 +1,121 @@
-//! Older files.
+//! Files that older tools left behind, found out by what is in them: chats, checkpoints of other designs, whole
+//! directories of them, and bundles.
+//!
+//! Times are kept where they can be times; fields that nobody here knows stay with the message, the checkpoint or the state
+//! that carried them. What could not be taken over as it was is told in [`Imported::notes`].
+
+mod builder;
+mod convert;
+mod detect;
+mod files;
+mod graph;
+mod say;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use milepost_store::{Claim, Store};
+use serde_json::Value;
+
+use super::{ImportOptions, Imported};
+use crate::error::{Error, Result};
+use builder::Builder;
+use detect::Kind;
+
+/// Imports a file, or every session that is found in a directory. Each session is imported whole or not at all.
+pub async fn import_path(store: &Store, path: &Path, options: &ImportOptions, claim: &Claim) -> Result<Vec<Imported>> {
+    let mut options = options.clone();
+    options.from.get_or_insert_with(|| path.display().to_string());
+    if path.is_dir() {
+        return import_dir(store, path, &options, claim).await;
+    }
+    if files::is_bundle(path)? {
+        let file =
+            std::fs::File::open(path).map_err(|error| Error::file(format!("opening {}", path.display()), error))?;
+        let imported = Box::pin(super::import_bundle(store, file, &options, claim, &mut |_| {})).await?;
+        return Ok(vec![imported]);
+    }
+    let documents = files::read(path, &options)?;
+    let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    import_groups(store, groups([(name, documents)], &options, false)?, &options, claim).await
+}
+
+/// Imports what a file's content says, wherever it came from. `name` is what it is called when it has no id of its own.
+pub async fn import_bytes(
+    store: &Store,
+    name: &str,
+    content: &[u8],
+    options: &ImportOptions,
+    claim: &Claim,
+) -> Result<Vec<Imported>> {
+    let documents = files::parse(content, options)?;
+    import_groups(store, groups([(name.to_owned(), documents)], options, false)?, options, claim).await
+}
+
+async fn import_dir(store: &Store, path: &Path, options: &ImportOptions, claim: &Claim) -> Result<Vec<Imported>> {
+    let found = files::walk(path, options)?;
+    let mut built = Vec::new();
+    for dir in &found.graphs {
+        built.push(graph::build(dir, options)?);
+    }
+    let mut documents = Vec::new();
+    for file in &found.files {
+        documents.push((files::name_of(file), files::read(file, options)?));
+    }
+    built.extend(groups(documents, options, true)?);
+    import_groups(store, built, options, claim).await
+}
+
+/// Documents of the same session together, in the order of their times.
+fn groups(
+    documents: impl IntoIterator<Item = (String, Vec<Value>)>,
+    options: &ImportOptions,
+    is_dir: bool,
+) -> Result<Vec<Builder>> {
+    let mut by_session: BTreeMap<String, Vec<(Kind, Value)>> = BTreeMap::new();
+    for (name, documents) in documents {
+        if documents.iter().all(detect::is_message) {
+            // A log: its messages are one conversation.
+            let chat = serde_json::json!({ "messages": documents });
+            by_session.entry(name).or_default().push((Kind::Chat, chat));
+            continue;
+        }
+        for (kind, document) in documents.into_iter().flat_map(detect::parts) {
+            let key = detect::session_of(&document).unwrap_or_else(|| name.clone());
+            by_session.entry(key).or_default().push((kind, document));
+        }
+    }
+    let mut built = Vec::new();
+    for (original, mut documents) in by_session {
+        if documents.iter().all(|(kind, _)| matches!(kind, Kind::Unknown | Kind::About)) {
+            continue;
+        }
+        documents.sort_by_key(|(kind, document)| (*kind, detect::time_of(document), detect::number_of(document)));
+        let mut builder = Builder::new(original, options);
+        for (kind, document) in documents {
+            convert::add(&mut builder, kind, document)?;
+        }
+        builder.end();
+        built.push(builder);
+    }
+    if built.is_empty() && !is_dir {
+        return Err(Error::import(options.name(), "it is no chat, checkpoint or bundle that is known here"));
+    }
+    Ok(built)
+}
+
+async fn import_groups(
+    store: &Store,
+    built: Vec<Builder>,
+    options: &ImportOptions,
+    claim: &Claim,
+) -> Result<Vec<Imported>> {
+    if built.is_empty() {
+        return Err(Error::import(options.name(), "no chat, checkpoint or bundle that is known here is in it"));
+    }
+    let mut imported = Vec::new();
+    for builder in built {
+        imported.push(Box::pin(builder.write(store, options, claim)).await?);
+    }
+    Ok(imported)
+}

@@ -1,0 +1,237 @@
+//! A session put together from what was found, and written like one that comes from a bundle.
+
+use std::collections::BTreeMap;
+
+use milepost_model::{
+    Body, Channel, Checkpoint, CheckpointId, Delta, Entry, Event, Hash, HashedState, Position, Resumable, Seq,
+    SessionId, SessionPatch, Status, TimelineId, Timestamp, Trigger,
+};
+use milepost_store::{Claim, Store};
+use serde_json::{Map, Value, json};
+
+use super::say::{Said, said};
+use crate::error::{Error, Result};
+use crate::transfer::incoming::Incoming;
+use crate::transfer::outgoing::{Line, Piece, PieceEntry};
+use crate::transfer::triggers;
+use crate::transfer::{Ids, ImportOptions, Imported};
+
+/// The longest name that is taken over: what the store allows.
+const MAX_NAME: usize = 1 << 10;
+
+/// A checkpoint that was found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub id: Option<String>,
+    pub time: Option<Timestamp>,
+    pub trigger: String,
+    pub label: Option<String>,
+    pub description: Option<String>,
+    pub is_unclean: bool,
+    pub is_final: bool,
+    pub extra: Map<String, Value>,
+}
+
+/// A session in the making.
+pub(super) struct Builder {
+    pub original: String,
+    pub patch: SessionPatch,
+    pub created: Option<Timestamp>,
+    /// When it was last at work, where nothing else says so.
+    pub updated: Option<Timestamp>,
+    from: String,
+    max_messages: u64,
+    entries: Vec<(Option<Timestamp>, Body)>,
+    said: Vec<blake3::Hash>,
+    counts: BTreeMap<Channel, u64>,
+    state: Value,
+    marks: u64,
+    seen: Vec<(Option<String>, Option<Timestamp>)>,
+    pub notes: Vec<String>,
+}
+
+impl Builder {
+    pub fn new(original: String, options: &ImportOptions) -> Self {
+        let mut patch = SessionPatch::new();
+        if let Some(project) = &options.project {
+            patch = patch.project(project);
+        }
+        Self {
+            original,
+            patch,
+            created: None,
+            updated: None,
+            from: options.name(),
+            max_messages: options.limits.max_messages,
+            entries: Vec::new(),
+            said: Vec::new(),
+            counts: BTreeMap::new(),
+            state: json!({}),
+            marks: 0,
+            seen: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    pub fn refuse(&self, why: impl Into<String>) -> Error {
+        Error::import(&*self.from, format!("session {:?}: {}", self.original, why.into()))
+    }
+
+    pub fn note(&mut self, note: impl Into<String>) {
+        let note = note.into();
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Sets a field of what a list shows, when it can be shown.
+    pub fn set(&mut self, key: &str, value: Option<&Value>) {
+        let Some(text) = value.and_then(Value::as_str).filter(|text| !text.is_empty()) else { return };
+        if text.len() > MAX_NAME || text.contains('\0') {
+            return self.note(format!("its {key} is too long, or has a NUL character: left out"));
+        }
+        if key == "status" && Status::from_name(text).is_none() {
+            return self.note(format!("its status {text:?} is none that is known: left out"));
+        }
+        self.patch.0.insert(key.to_owned(), Value::String(text.to_owned()));
+    }
+
+    /// Sets when the session began, unless that is known.
+    pub fn begin(&mut self, time: Option<Timestamp>) {
+        self.created = self.created.or(time);
+    }
+
+    /// Messages of a whole conversation: those that are not there yet are added.
+    pub fn conversation(&mut self, list: Vec<Value>) -> Result<()> {
+        let mut read = Vec::with_capacity(list.len());
+        for (number, value) in list.into_iter().enumerate() {
+            read.push(said(value).map_err(|why| self.refuse(format!("message {number}: {why}")))?);
+        }
+        let known = self.said.len();
+        let common = read.iter().zip(&self.said).take_while(|(said, known)| fingerprint(said) == **known).count();
+        if common < known.min(read.len()) {
+            self.note(format!("message {common} differs between checkpoints: the older one was kept"));
+        }
+        read.into_iter().skip(known).try_for_each(|said| self.message(said))
+    }
+
+    pub fn message(&mut self, said: Said) -> Result<()> {
+        if self.said.len() as u64 >= self.max_messages {
+            return Err(self.refuse(format!("it has more than {} messages, the limit max_messages", self.max_messages)));
+        }
+        self.said.push(fingerprint(&said));
+        *self.counts.entry(said.message.channel.clone()).or_default() += 1;
+        self.entries.push((said.time, Body::Message(said.message)));
+        Ok(())
+    }
+
+    /// How many messages a channel has.
+    pub fn count(&self, channel: &Channel) -> u64 {
+        self.counts.get(channel).copied().unwrap_or(0)
+    }
+
+    pub fn state(&self) -> Value {
+        self.state.clone()
+    }
+
+    /// The state from here on. Sections that are empty are not there.
+    pub fn set_state(&mut self, time: Option<Timestamp>, mut state: Value) -> Result<()> {
+        if let Value::Object(map) = &mut state {
+            map.retain(|_, value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty()));
+        }
+        let delta = Delta::diff(&self.state, &state).map_err(|error| self.refuse(error.to_string()))?;
+        if !delta.is_empty() {
+            self.entries.push((time, Body::State(delta)));
+            self.state = state;
+        }
+        Ok(())
+    }
+
+    /// Whether this checkpoint was met before: the latest is often there twice.
+    pub fn is_seen(&self, found: &Found) -> bool {
+        self.seen.iter().any(|(id, time)| *id == found.id && *time == found.time)
+    }
+
+    pub fn mark(&mut self, found: Found) {
+        self.seen.push((found.id.clone(), found.time));
+        self.marks += 1;
+        let fits = |text: &String| text.len() <= MAX_NAME && !text.contains('\0');
+        let mut extra = found.extra;
+        for key in ["id", "number", "trigger", "label", "description", "clean", "resumable", "counts", "state"] {
+            extra.remove(key);
+        }
+        let id = found.id.as_deref().and_then(|id| id.parse::<CheckpointId>().ok());
+        if let (None, Some(original)) = (id, found.id) {
+            extra.insert("original_id".into(), original.into());
+        }
+        let mut mark = Checkpoint::new(id.unwrap_or(CheckpointId::from_bytes([0; 16])), Trigger::Interval);
+        mark.number = self.marks;
+        mark.trigger = if fits(&found.trigger) { triggers::nearest(&found.trigger) } else { Trigger::Interval };
+        mark.label = found.label.filter(fits);
+        mark.description = found.description;
+        mark.clean = !found.is_unclean;
+        mark.resumable = match found.is_final {
+            true => Resumable::No("it could not be resumed from where it came from".into()),
+            false => Resumable::Yes,
+        };
+        mark.counts = self.counts.clone();
+        mark.state = Hash(HashedState::new(self.state.clone()).hash());
+        mark.extra = extra;
+        self.entries.push((found.time, Body::Mark(mark)));
+    }
+
+    /// Gives a session that had no checkpoints one to go on from.
+    pub fn end(&mut self) {
+        if self.marks == 0 {
+            let description = Some("as it was imported".to_owned());
+            let (time, trigger) = (self.updated, "initial".to_owned());
+            self.mark(Found { time, trigger, description, ..Found::default() });
+        }
+    }
+
+    /// Writes the session; whole, or nothing of it.
+    pub async fn write(mut self, store: &Store, options: &ImportOptions, claim: &Claim) -> Result<Imported> {
+        let own: Option<SessionId> = self.original.parse().ok().filter(|_| options.ids == Ids::Preserve);
+        let id = own.unwrap_or_else(|| store.source().id());
+        if own.is_none() && self.original.len() <= MAX_NAME && !self.original.contains('\0') {
+            self.patch.0.insert("imported_id".into(), self.original.clone().into());
+        }
+        let now = store.source().now();
+        let first = self.created.or_else(|| self.entries.iter().find_map(|(time, _)| *time)).unwrap_or(now).min(now);
+        let timeline: TimelineId = store.source().id();
+        let set = json!({ "set": std::mem::take(&mut self.patch) });
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.insert(0, (Some(first), Body::Event(Event::new("session", set))));
+        let mut incoming = Incoming::new(store, id, Ids::Preserve, claim);
+        let end = Seq(entries.len() as u64);
+        let mut outcome = incoming.take(Piece::Line(Line { id: timeline, parent: None, end })).await;
+        let mut last = first;
+        for (number, (time, mut body)) in entries.into_iter().enumerate() {
+            if outcome.is_err() {
+                break;
+            }
+            if let Some(time) = time.filter(|time| *time < last || *time > now) {
+                self.note(format!("some times lie before the message before, or in the future ({time}): moved"));
+            }
+            last = time.unwrap_or(last).min(now).max(last);
+            if let Body::Mark(mark) = &mut body
+                && (options.ids == Ids::Remap || mark.id.to_bytes() == [0; 16])
+            {
+                mark.id = store.source().id();
+            }
+            let at = Position { timeline, seq: Seq(number as u64) };
+            let entry = Entry { at, time: last, kind: body.kind(), body: Some(body) };
+            outcome = incoming.take(Piece::Entry(Box::new(PieceEntry { entry, blobs: Vec::new(), whole: None }))).await;
+        }
+        if let Err(error) = outcome {
+            incoming.discard().await?;
+            return Err(error);
+        }
+        let imported = Box::pin(incoming.finish()).await?;
+        Ok(Imported { original: self.original, notes: self.notes, ..imported })
+    }
+}
+
+fn fingerprint(said: &Said) -> blake3::Hash {
+    blake3::hash(&serde_json::to_vec(&said.message).unwrap_or_default())
+}

@@ -1,0 +1,95 @@
+//! What a JSON document is, by its fields.
+
+use milepost_model::Timestamp;
+use serde_json::Value;
+
+use crate::transfer::when::parse_time;
+
+/// Forms that are known. In the order in which the documents of one session are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// What a list shows of a session.
+    About,
+    /// Whole checkpoints of the designs A, B and C.
+    Hosted,
+    Task,
+    Plan,
+    /// A checkpoint of design E without its directory.
+    Graph,
+    /// The chat of design D, or any list of messages.
+    Chat,
+    /// The other files of design D.
+    Summary,
+    Context,
+    Agent,
+    Unknown,
+}
+
+/// The documents that one is made of, each with what it is.
+pub(super) fn parts(document: Value) -> Vec<(Kind, Value)> {
+    match document {
+        Value::Array(items) if items.first().is_some_and(is_message) => {
+            vec![(Kind::Chat, serde_json::json!({ "messages": items }))]
+        }
+        Value::Array(items) => items.into_iter().map(|item| (kind(&item), item)).collect(),
+        Value::Object(mut map) => match map.get("checkpoints").and_then(Value::as_array) {
+            Some(list) if !list.is_empty() && list.iter().all(|item| kind(item) == Kind::Plan) => {
+                let list = map.remove("checkpoints").and_then(|list| list.as_array().cloned()).unwrap_or_default();
+                list.into_iter().map(|item| (Kind::Plan, item)).collect()
+            }
+            _ => {
+                let document = Value::Object(map);
+                vec![(kind(&document), document)]
+            }
+        },
+        other => vec![(Kind::Unknown, other)],
+    }
+}
+
+/// Whether it is a message by itself.
+pub(super) fn is_message(value: &Value) -> bool {
+    value.get("role").is_some_and(Value::is_string)
+        && ["content", "text", "toolCalls", "toolResults"].iter().any(|key| value.get(*key).is_some())
+}
+
+fn kind(document: &Value) -> Kind {
+    let has = |key: &str| document.get(key).is_some();
+    let has_object = |key: &str| document.get(key).is_some_and(Value::is_object);
+    if has_object("conversationHistory") || (has("baseCheckpointId") && has_object("changes")) {
+        Kind::Task
+    } else if has_object("conversation") && (has("checkpointNumber") || has_object("context")) {
+        Kind::Hosted
+    } else if has("checkpoint_id") {
+        Kind::Graph
+    } else if has("stepNumber") && has_object("state") {
+        Kind::Plan
+    } else if document.get("messages").is_some_and(Value::is_array) {
+        Kind::Chat
+    } else if has_object("summary") && document.pointer("/summary/completedItems").is_some() {
+        Kind::Summary
+    } else if has("agentType") && has("allowedTools") {
+        Kind::Agent
+    } else if has("sessionId") && has("type") && has("project") {
+        Kind::Context
+    } else if has("sessionId") && has("status") && has("createdAt") {
+        Kind::About
+    } else {
+        Kind::Unknown
+    }
+}
+
+/// What the session of a document is called there.
+pub(super) fn session_of(document: &Value) -> Option<String> {
+    ["sessionId", "session_id", "taskId"].iter().find_map(|key| document.get(*key)?.as_str().map(str::to_owned))
+}
+
+/// When a document was made.
+pub(super) fn time_of(document: &Value) -> Option<Timestamp> {
+    let keys = ["timestamp", "createdAt", "created_at"];
+    keys.iter().find_map(|key| parse_time(document.get(*key)?))
+}
+
+/// Which of several of the same time comes first.
+pub(super) fn number_of(document: &Value) -> u64 {
+    ["checkpointNumber", "stepNumber"].iter().find_map(|key| document.get(*key)?.as_u64()).unwrap_or(0)
+}

@@ -1,0 +1,108 @@
+//! Messages of any tool as messages.
+
+use milepost_model::{Block, Channel, Content, Message, Role, Timestamp};
+use serde_json::{Map, Value};
+
+use crate::transfer::when::parse_time;
+
+/// A message with the time it brought along.
+#[derive(Debug, Clone)]
+pub(super) struct Said {
+    pub time: Option<Timestamp>,
+    pub message: Message,
+}
+
+/// Reads a message. Whatever has no place of its own stays in its extra fields.
+pub(super) fn said(value: Value) -> Result<Said, String> {
+    let Value::Object(mut map) = value else { return Err("a message is no object".to_owned()) };
+    let role = match map.remove("role") {
+        Some(Value::String(role)) if !role.is_empty() => role,
+        _ => return Err("a message has no role".to_owned()),
+    };
+    let role = match role.as_str() {
+        "human" => Role::User,
+        "ai" => Role::Assistant,
+        _ => Role::from(role),
+    };
+    let time = ["timestamp", "createdAt", "created_at", "time"].iter().find_map(|key| parse_time(map.get(*key)?));
+    // A time in our own form says no more than the entry's.
+    let is_ours = time.is_some_and(|time| map.get("timestamp").and_then(Value::as_str) == Some(&*time.to_string()));
+    if is_ours {
+        map.remove("timestamp");
+    }
+    let content = content(&mut map);
+    let channel = match map.remove("channel") {
+        None => Channel::MAIN,
+        Some(Value::String(name)) if Channel::new(name.clone()).is_ok() => Channel::new(name).unwrap_or_default(),
+        Some(other) => {
+            map.insert("original_channel".into(), other);
+            Channel::MAIN
+        }
+    };
+    Ok(Said { time, message: Message { role, content, channel, extra: map } })
+}
+
+fn content(map: &mut Map<String, Value>) -> Content {
+    let said = map.remove("content").or_else(|| map.remove("text")).unwrap_or_default();
+    let calls = take_blocks(map, "toolCalls", tool_call);
+    let results = take_blocks(map, "toolResults", tool_result);
+    let mut blocks = match said {
+        Value::String(text) if calls.is_empty() && results.is_empty() => return Content::Text(text),
+        Value::Null if calls.is_empty() && results.is_empty() => return Content::Text(String::new()),
+        Value::String(text) if text.is_empty() => Vec::new(),
+        Value::Null => Vec::new(),
+        Value::String(text) => vec![Block::text(text)],
+        Value::Array(items) => items.into_iter().map(block).collect(),
+        other => vec![Block::Unknown(other)],
+    };
+    blocks.extend(calls);
+    blocks.extend(results);
+    Content::Blocks(blocks)
+}
+
+fn block(value: Value) -> Block {
+    match value {
+        Value::String(text) => Block::text(text),
+        other => Block::from(other),
+    }
+}
+
+/// Takes a list whose items all are what they should be; another list stays where it is.
+fn take_blocks(map: &mut Map<String, Value>, key: &str, read: fn(&Value) -> Option<Block>) -> Vec<Block> {
+    let list = map.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let blocks: Option<Vec<Block>> = list.iter().map(read).collect();
+    match blocks {
+        Some(blocks) if !blocks.is_empty() => {
+            map.remove(key);
+            blocks
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn rest(value: &Value, taken: &[&str]) -> Option<Map<String, Value>> {
+    let own = ["type", "id", "name", "input", "call_id", "content", "is_error"];
+    let map: Map<String, Value> = value
+        .as_object()?
+        .iter()
+        .filter(|(key, _)| !taken.contains(&key.as_str()))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
+    // A field that a block has itself cannot stand beside it.
+    own.iter().all(|key| !map.contains_key(*key)).then_some(map)
+}
+
+fn tool_call(value: &Value) -> Option<Block> {
+    let text = |key: &str| value.get(key)?.as_str().map(str::to_owned);
+    let extra = rest(value, &["id", "name", "input", "arguments"])?;
+    let input = value.get("input").or_else(|| value.get("arguments"))?.clone();
+    Some(Block::ToolCall { id: text("id")?, name: text("name")?, input, extra })
+}
+
+fn tool_result(value: &Value) -> Option<Block> {
+    let id = ["callId", "toolCallId", "id"].iter().find(|key| value.get(**key).is_some_and(Value::is_string))?;
+    let extra = rest(value, &[*id, "content", "isError"])?;
+    let is_error = value.get("isError").and_then(Value::as_bool).unwrap_or(false);
+    let call_id = value.get(*id)?.as_str()?.to_owned();
+    Some(Block::ToolResult { call_id, content: value.get("content")?.clone(), is_error, extra })
+}

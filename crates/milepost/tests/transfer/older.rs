@@ -1,0 +1,274 @@
+//! Files of older tools: recognised by content, taken over with times and unknown fields, stable when written again.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use milepost::model::{Content, Message, Role, SessionId, SessionPatch, Timestamp, Trigger};
+use milepost::store::{Append, MarkQuery, MessageQuery, NewMark, NewSession, Store, StoredMessage};
+use milepost::transfer::export::{Layout, chat_files, jsonl, tree};
+use milepost::transfer::older::{import_bytes, import_path};
+use milepost::transfer::{Ids, ImportOptions, Imported};
+use serde_json::{Value, json};
+
+use crate::bundle::bundle;
+use crate::exports::{LAYOUTS, tree_of};
+use crate::scene::{Dice, START, Scene, any_session, claim};
+
+async fn take(store: &Store, content: &Value) -> Imported {
+    let bytes = serde_json::to_vec(content).unwrap();
+    let mut all = import_bytes(store, "chat", &bytes, &ImportOptions::default(), &claim()).await.unwrap();
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+async fn messages(store: &Store, id: SessionId) -> Vec<StoredMessage> {
+    store.messages(id, &MessageQuery::default()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_plain_chat_becomes_a_session() {
+    let scene = Scene::new(1);
+    let store = scene.memory().await;
+    let list = json!([
+        { "role": "user", "content": "Hi", "timestamp": "2025-03-01T10:00:00+01:00", "mood": "good" },
+        { "role": "assistant", "content": [{ "type": "text", "text": "Hello" }, { "type": "tool_use", "x": 1 }], "timestamp": 1_740_820_000 },
+        { "role": "assistant", "content": "", "toolCalls": [{ "id": "1", "name": "ls", "input": {} }], "timestamp": "nonsense" },
+        { "role": "user", "content": "back in time", "timestamp": "2001-01-01T00:00:00Z" },
+        { "role": "user", "content": "from the future", "timestamp": "2999-01-01T00:00:00Z" },
+    ]);
+    for content in [list.clone(), json!({ "messages": list, "title": "Old" })] {
+        let imported = take(&store, &content).await;
+        assert_eq!((imported.messages, imported.checkpoints), (5, 1));
+        assert!(imported.notes.iter().any(|note| note.contains("moved")), "{:?}", imported.notes);
+        let found = messages(&store, imported.session).await;
+        assert_eq!(found[0].time, Timestamp(1_740_819_600_000));
+        assert_eq!(found[0].message.extra["mood"], "good");
+        assert_eq!(found[0].message.extra["timestamp"], "2025-03-01T10:00:00+01:00");
+        assert_eq!(found[1].time, Timestamp(1_740_820_000_000));
+        assert_eq!(found[2].message.tool_calls(), 1);
+        assert_eq!(found[2].message.extra["timestamp"], "nonsense");
+        assert_eq!(found[3].time, found[2].time);
+        assert_eq!(found[4].time, START);
+        assert_eq!(store.session(imported.session).await.unwrap().extra["imported_id"], "chat");
+    }
+    assert!(store.verify().await.unwrap().is_whole());
+}
+
+/// A session as an agent leaves it, with something for every design.
+async fn typical(scene: &Scene, store: &Store, task: bool) -> SessionId {
+    let mut patch = SessionPatch::new().title("T").project("p").agent("dev").feature("f1").tags(["a"]);
+    if task {
+        patch = patch.task("t1").stage("in_qa");
+    }
+    let writer = store.create(NewSession { id: None, patch }, &claim()).await.unwrap();
+    let dice = Dice::new(42);
+    let triggers = [
+        Trigger::Initial,
+        Trigger::Manual,
+        Trigger::Pause,
+        Trigger::Error,
+        Trigger::RateLimit,
+        Trigger::PhaseComplete,
+        Trigger::NodeComplete,
+        Trigger::Other("mine".into()),
+    ];
+    for (n, trigger) in triggers.into_iter().enumerate() {
+        scene.clock.advance_ms(1000);
+        let state = json!({
+            "context": { "systemPrompt": "be good", "project": { "structure": "src/", "recentCommits": [] }, "agent": { "role": "dev", "instructions": ["a"] } },
+            "memory": { "currentTask": n, "draftArtifacts": { "a.md": "x" } },
+            "tools": { "mcpCache": { "k": [n] } },
+            "execution": { "query": "q", "currentStepIndex": n, "current_node": "n1", "execution_path": ["n0", "n1"], "ralphLoop": { "currentIteration": n } },
+            "agent": { "currentPhase": n }, "environment": { "variables": { "K": "encrypted:abc" } },
+            "files": { "path": "/w" }, "protocols": { "pendingQuestions": [] }, "metrics": { "total_retries": 1 },
+            "summary": { "completed": ["c"], "pending": [], "decisions": ["d"], "blockers": [] }, "mine": { "z": 1.5 },
+        });
+        let mut mark = NewMark::new(trigger).description(format!("step {n}"));
+        mark.extra.insert("durationMs".into(), json!(12));
+        mark.clean = n != 3;
+        let append = Append::new()
+            .message(dice.message())
+            .message(Message::new(Role::User, "plain"))
+            .message(dice.message())
+            .state(milepost::model::State::try_from(state).unwrap())
+            .mark(mark);
+        writer.append(append).await.unwrap();
+    }
+    scene.clock.advance_ms(1000);
+    writer.append(Append::new().message(Message::new(Role::Assistant, "after the last checkpoint"))).await.unwrap();
+    let id = writer.id();
+    writer.release().await.unwrap();
+    id
+}
+
+async fn import_dir(store: &Store, dir: &Path) -> Vec<Imported> {
+    import_path(store, dir, &ImportOptions::default(), &claim()).await.unwrap()
+}
+
+#[tokio::test]
+async fn every_layout_is_stable_when_it_is_imported_and_written_again() {
+    for task in [false, true] {
+        let scene = Scene::new(2);
+        let from = scene.memory().await;
+        let id = typical(&scene, &from, task).await;
+        for layout in LAYOUTS {
+            let first = tempfile::tempdir().unwrap();
+            tree(&from, id, layout, first.path()).await.unwrap();
+            let to = scene.memory().await;
+            let imported = import_dir(&to, first.path()).await;
+            assert_eq!(imported.len(), 1, "{layout:?}");
+            assert_eq!(imported[0].session, id, "{layout:?}: {imported:?}");
+            let second = tempfile::tempdir().unwrap();
+            tree(&to, id, layout, second.path()).await.unwrap();
+            let (mut one, mut two) = (tree_of(first.path()), tree_of(second.path()));
+            if matches!(layout, Layout::Task | Layout::Plan | Layout::Feature) {
+                // What lies after the last checkpoint, or beside the design, is not part of these.
+                one.retain(|(name, _)| !name.contains("task.json"));
+                two.retain(|(name, _)| !name.contains("task.json"));
+            }
+            for (one, two) in one.iter().zip(&two) {
+                assert_eq!(one, two, "{layout:?}");
+            }
+            assert_eq!(one.len(), two.len());
+            assert!(to.verify().await.unwrap().is_whole());
+            let marks = to.marks(id, &MarkQuery::default()).await.unwrap();
+            if layout != Layout::Feature {
+                let here = from.marks(id, &MarkQuery::default()).await.unwrap();
+                for (here, there) in here.iter().zip(&marks) {
+                    assert_eq!(
+                        (here.time, &here.checkpoint.trigger, here.checkpoint.id),
+                        (there.time, &there.checkpoint.trigger, there.checkpoint.id)
+                    );
+                    let (a, b) =
+                        (from.load(here.checkpoint.id).await.unwrap(), to.load(there.checkpoint.id).await.unwrap());
+                    assert_eq!(a.state, b.state, "{layout:?}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_four_files_and_jsonl_are_stable_for_any_session() {
+    for seed in 0..12 {
+        let scene = Scene::new(seed);
+        let from = scene.memory().await;
+        let id = any_session(&scene, &from, &Dice::new(seed)).await;
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        chat_files(&from, id, first.path()).await.unwrap();
+        let to = scene.memory().await;
+        assert_eq!(import_dir(&to, first.path()).await[0].session, id);
+        chat_files(&to, id, second.path()).await.unwrap();
+        // Numbers of messages that had no id are their places in the log.
+        let third = tempfile::tempdir().unwrap();
+        let again = scene.memory().await;
+        import_dir(&again, second.path()).await;
+        chat_files(&again, id, third.path()).await.unwrap();
+        assert_eq!(tree_of(second.path()), tree_of(third.path()));
+        assert_eq!(tree_of(first.path()), tree_of(second.path()));
+
+        let mut lines = Vec::new();
+        if jsonl(&from, id, &mut lines).await.unwrap() < 2 {
+            continue;
+        }
+        let to = scene.memory().await;
+        let imported = import_bytes(&to, "log", &lines, &ImportOptions::default(), &claim()).await.unwrap();
+        let mut again = Vec::new();
+        jsonl(&to, imported[0].session, &mut again).await.unwrap();
+        assert_eq!(String::from_utf8(again).unwrap(), String::from_utf8(lines).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_task_s_checkpoints_may_be_packed_and_incremental() {
+    let scene = Scene::new(3);
+    let store = scene.memory().await;
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoints = dir.path().join(".checkpoints");
+    fs::create_dir(&checkpoints).unwrap();
+    let whole = json!({
+        "id": "cp1", "taskId": "task-9", "createdAt": "2025-05-01T10:00:00.000Z", "createdBy": "auto", "reason": "interval",
+        "task": { "status": "in_progress", "type": "build", "currentPhase": 1, "progress": 10 },
+        "agent": { "status": "running", "pid": 12 },
+        "conversationHistory": { "messages": [{ "role": "user", "content": "go", "timestamp": "2025-05-01T09:59:00.000Z", "metadata": { "phase": 1 } }], "lastMessageIndex": 0 },
+        "environment": { "variables": { "KEY": "encrypted:x" } }, "workspace": { "path": "/w" }, "protocols": {}, "odd": [1]
+    });
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    packed.write_all(whole.to_string().as_bytes()).unwrap();
+    fs::write(checkpoints.join("checkpoint_2025-05-01T10-00-00-000Z.json.gz"), packed.finish().unwrap()).unwrap();
+    let more = json!({
+        "id": "cp2", "taskId": "task-9", "createdAt": "2025-05-01T10:10:00.000Z", "createdBy": "user", "reason": "user_pause", "baseCheckpointId": "cp1",
+        "changes": { "conversationHistory": { "newMessages": [{ "role": "assistant", "content": "done" }], "startIndex": 1 } }
+    });
+    fs::write(checkpoints.join("checkpoint_user_pause.json"), more.to_string()).unwrap();
+    let imported = import_dir(&store, dir.path()).await;
+    assert_eq!((imported[0].messages, imported[0].checkpoints, imported[0].original.as_str()), (2, 2, "task-9"));
+    let marks =
+        store.marks(imported[0].session, &MarkQuery { oldest_first: true, ..MarkQuery::default() }).await.unwrap();
+    assert_eq!((&marks[0].checkpoint.trigger, &marks[1].checkpoint.trigger), (&Trigger::Interval, &Trigger::Pause));
+    assert_eq!(marks[0].checkpoint.extra["original_id"], "cp1");
+    assert_eq!(marks[0].checkpoint.extra["odd"], json!([1]));
+    let state = store.load(marks[1].checkpoint.id).await.unwrap().state;
+    assert_eq!(state.pointer("/agent/pid"), Some(&json!(12)));
+    assert_eq!(state.pointer("/environment/variables/KEY"), Some(&json!("encrypted:x")));
+}
+
+#[tokio::test]
+async fn what_is_not_known_or_too_large_is_refused_and_nothing_is_left() {
+    let scene = Scene::new(4);
+    let store = scene.memory().await;
+    let mut small = ImportOptions::default();
+    (small.limits.max_file_bytes, small.limits.max_messages) = (300, 3);
+    let many: Vec<Value> = (0..4).map(|_| json!({ "role": "user", "content": "x" })).collect();
+    let mut bomb = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    bomb.write_all(&vec![b' '; 100_000]).unwrap();
+    let deep = "[".repeat(100_000);
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (vec![], "neither JSON"),
+        (b"hello".to_vec(), "neither JSON"),
+        (vec![0, 1, 2, 3], "binary"),
+        (b"{\"a\":1}".to_vec(), "is no chat"),
+        (b"[1,2]".to_vec(), "is no chat"),
+        (deep.as_bytes()[..290].to_vec(), "recursion limit"),
+        (serde_json::to_vec(&many).unwrap(), "max_messages"),
+        (vec![b'x'; 400], "max_file_bytes"),
+        (bomb.finish().unwrap(), "max_file_bytes"),
+        (br#"[{"role":"user","content":"x"},{"content":"nobody"}]"#.to_vec(), "message 1: a message has no role"),
+        (br#"[{"role":"user","content":"\ud800"}]"#.to_vec(), "neither JSON"),
+    ];
+    for (content, why) in cases {
+        let error = import_bytes(&store, "x", &content, &small, &claim()).await.unwrap_err().to_string();
+        assert!(error.contains(why), "{why}: {error}");
+        assert!(store.backend().session_ids(store.workspace()).await.unwrap().is_empty());
+    }
+    assert!(import_path(&store, Path::new("/nowhere/at/all"), &ImportOptions::default(), &claim()).await.is_err());
+    let empty = tempfile::tempdir().unwrap();
+    assert!(import_path(&store, empty.path(), &ImportOptions::default(), &claim()).await.is_err());
+}
+
+#[tokio::test]
+async fn a_bundle_is_recognised_and_a_session_of_that_id_is_not_overwritten() {
+    let scene = Scene::new(5);
+    let from = scene.memory().await;
+    let id = any_session(&scene, &from, &Dice::new(5)).await;
+    let path = scene.dir.path().join("s.milepost");
+    fs::write(&path, bundle(&from, id).await).unwrap();
+    let to = scene.memory().await;
+    assert_eq!(import_dir(&to, &path).await[0].session, id);
+    assert!(
+        import_path(&to, &path, &ImportOptions::default(), &claim())
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("exists already")
+    );
+    let mut remap = ImportOptions::default();
+    remap.ids = Ids::Remap;
+    assert_ne!(import_path(&to, &path, &remap, &claim()).await.unwrap()[0].session, id);
+    let chat = json!({ "sessionId": id, "messages": [{ "role": "user", "content": "other" }] });
+    let error = import_bytes(&to, "x", chat.to_string().as_bytes(), &ImportOptions::default(), &claim()).await;
+    assert!(error.unwrap_err().to_string().contains("exists already"));
+    let found = messages(&to, id).await;
+    assert!(found.iter().all(|m| !matches!(&m.message.content, Content::Text(text) if text == "other")));
+}
