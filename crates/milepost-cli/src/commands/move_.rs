@@ -20,7 +20,7 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
     let to = open_backend(&args.to, &options, &source).await.map_err(milepost::Error::from)?;
     let mut progress = Progress::new("moving entries:", 0, (!app.out.json).then(|| source.clone()));
     let mut tell = |done: &milepost::store::Progress| {
-        let word = if done.phase == Phase::Compare { "comparing" } else { "copying" };
+        let word = if done.phase == Phase::Comparing { "comparing" } else { "copying" };
         progress.tell_with(done.entries, || {
             let left = done.left_ms().map(|ms| format!(", {} s left", ms / 1000)).unwrap_or_default();
             format!(" of {} {word}, {}/s{left}", done.entries_total, bytes(done.bytes_per_s()))
