@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use milepost::config::{Loader, Settings};
 use milepost::store::Store;
-use milepost::{EngineOptions, Milepost, SessionId, SessionQuery};
+use milepost::{EngineOptions, Milepost, Notice, SessionId, SessionQuery};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Global;
@@ -19,6 +19,7 @@ pub struct App {
     global: Global,
     pub out: Out,
     engine: Option<Milepost>,
+    notices: Option<tokio::sync::broadcast::Receiver<Notice>>,
 }
 
 /// Threads for what waits; a search also uses them to read.
@@ -44,7 +45,7 @@ fn variable(name: &str) -> Option<String> {
 impl App {
     pub fn new(global: Global) -> Self {
         let out = Out::new(global.json, global.exact, global.quiet, global.color);
-        Self { global, out, engine: None }
+        Self { global, out, engine: None, notices: None }
     }
 
     /// Colours for the error output.
@@ -94,6 +95,7 @@ impl App {
         prepare_place(settings.store.expose())?;
         let engine = Milepost::open_with(settings.store.expose(), options).await?;
         self.out.now = engine.source().now();
+        self.notices = self.global.log.is_some().then(|| engine.notices());
         self.engine = Some(engine.clone());
         Ok(engine)
     }
@@ -111,13 +113,32 @@ impl App {
         }
     }
 
+    /// The session that is meant, brought back when it was archived.
+    pub async fn session_or_archived(&mut self, given: &str) -> Result<SessionId> {
+        let engine = self.engine().await?;
+        let found = self.session(given).await;
+        let is_here = match &found {
+            Ok(id) => engine.store().session(*id).await.is_ok(),
+            Err(_) => false,
+        };
+        if is_here {
+            return found;
+        }
+        match crate::commands::bring_back_if_archived(self, given).await? {
+            Some(id) => Ok(id),
+            None => found,
+        }
+    }
+
     /// Asks a person before something that cannot be undone; `--yes` answers for them.
     pub fn confirm(&self, question: &str, yes: bool) -> Result<()> {
         if yes {
             return Ok(());
         }
         if !std::io::stdin().is_terminal() {
-            return Err(Usage(format!("{question} Nobody is there to ask: say --yes, or look first with --dry-run")).into());
+            return Err(
+                Usage(format!("{question} Nobody is there to ask: say --yes, or look first with --dry-run")).into()
+            );
         }
         use std::io::Write;
         let mut err = std::io::stderr().lock();
@@ -156,10 +177,27 @@ impl App {
 
     /// Finishes.
     pub async fn close(&mut self) -> Result<()> {
+        self.write_log()?;
         match self.engine.take() {
             Some(engine) => Ok(engine.close().await?),
             None => Ok(()),
         }
+    }
+}
+
+impl App {
+    /// Appends what checkpoints did to the log.
+    fn write_log(&mut self) -> Result<()> {
+        let (Some(path), Some(notices)) = (&self.global.log, &mut self.notices) else { return Ok(()) };
+        let mut lines = String::new();
+        while let Ok(notice) = notices.try_recv() {
+            lines += &serde_json::to_string(&notice)?;
+            lines.push('\n');
+        }
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let written = file.as_mut().map_err(|error| std::io::Error::other(error.to_string()));
+        std::io::Write::write_all(written?, lines.as_bytes())
+            .with_context(|| format!("writing the log {}", path.display()))
     }
 }
 

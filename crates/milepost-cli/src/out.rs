@@ -162,7 +162,8 @@ fn fit(widths: &mut [usize], shrink: &[usize], room: usize) {
     const NARROWEST: usize = 8;
     let gaps = 2 * widths.len().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > room {
-        let Some(widest) = shrink.iter().copied().filter(|at| widths[*at] > NARROWEST).max_by_key(|at| widths[*at]) else {
+        let Some(widest) = shrink.iter().copied().filter(|at| widths[*at] > NARROWEST).max_by_key(|at| widths[*at])
+        else {
             return;
         };
         widths[widest] -= 1;

@@ -1,6 +1,6 @@
 //! Retention, deletion and archives.
 
-use milepost_model::{Retention, SessionId, Timestamp};
+use milepost_model::{CheckpointId, Retention, SessionId, Timestamp};
 use milepost_store::{Claim, DeleteMode, Deleted, Pruned, Store};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,20 @@ impl Milepost {
         let pruned = writer.prune(keep).await?;
         writer.release().await?;
         Ok(pruned)
+    }
+
+    /// Puts one checkpoint into the trash.
+    pub async fn trash_checkpoint(&self, id: SessionId, checkpoint: CheckpointId) -> Result<()> {
+        let writer = self.store().write(id, &self.claim()).await?;
+        writer.trash_mark(checkpoint).await?;
+        Ok(writer.release().await?)
+    }
+
+    /// Takes one checkpoint out of the trash.
+    pub async fn untrash_checkpoint(&self, id: SessionId, checkpoint: CheckpointId) -> Result<()> {
+        let writer = self.store().write(id, &self.claim()).await?;
+        writer.untrash_mark(checkpoint).await?;
+        Ok(writer.release().await?)
     }
 
     /// Removes a session for good, with its artifacts and its log.

@@ -36,6 +36,19 @@ pub enum Notice {
         /// What went wrong.
         error: String,
     },
+    /// The retention put checkpoints into the trash, or could not.
+    CheckpointsPruned {
+        /// When.
+        #[serde(serialize_with = "crate::text::time")]
+        timestamp: Timestamp,
+        /// The session.
+        session_id: SessionId,
+        /// The checkpoints.
+        checkpoints: Vec<CheckpointId>,
+        /// What went wrong.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
     /// A session went on from a checkpoint.
     CheckpointRestored {
         /// When.
@@ -73,6 +86,7 @@ impl Counts {
             Notice::CheckpointCreated { .. } => &self.made,
             Notice::CheckpointFailed { .. } => &self.failed,
             Notice::CheckpointRestored { .. } => &self.restored,
+            Notice::CheckpointsPruned { .. } => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

@@ -52,7 +52,9 @@ async fn show(app: &mut App) -> Result<()> {
         return app.out.json(&json!({ "encrypted": engine.store().is_encrypted(), "fingerprint": given }));
     }
     app.out.line(match (engine.store().is_encrypted(), given) {
-        (true, Some(fingerprint)) => format!("workspace {} is encrypted with key {fingerprint}", engine.store().workspace()),
+        (true, Some(fingerprint)) => {
+            format!("workspace {} is encrypted with key {fingerprint}", engine.store().workspace())
+        }
         (true, None) => format!("workspace {} is encrypted", engine.store().workspace()),
         (false, _) => format!("workspace {} is not encrypted", engine.store().workspace()),
     })
@@ -108,7 +110,8 @@ async fn sign(app: &mut App, session: &str, key: &Path) -> Result<()> {
 
 async fn check(app: &mut App, head: &Path, key: Option<&str>) -> Result<ExitCode> {
     let text = std::fs::read_to_string(head).with_context(|| format!("reading the signed head {}", head.display()))?;
-    let head: SignedHead = serde_json::from_str(&text).map_err(|error| Usage(format!("this is no signed head: {error}")))?;
+    let head: SignedHead =
+        serde_json::from_str(&text).map_err(|error| Usage(format!("this is no signed head: {error}")))?;
     let key = match key {
         Some(text) => hex(text, "the public key")?,
         None => head.key.0,

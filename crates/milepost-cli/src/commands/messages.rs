@@ -38,7 +38,10 @@ pub fn input() -> Result<String> {
     let mut bytes = Vec::new();
     std::io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes).context("reading the input")?;
     if bytes.len() as u64 > MAX_INPUT_BYTES {
-        return Err(Usage(format!("the input has more than {MAX_INPUT_BYTES} bytes (MAX_INPUT_BYTES): import it instead")).into());
+        return Err(Usage(format!(
+            "the input has more than {MAX_INPUT_BYTES} bytes (MAX_INPUT_BYTES): import it instead"
+        ))
+        .into());
     }
     let text = String::from_utf8(bytes).map_err(|_| Usage("the input is not text in UTF-8".into()))?;
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
@@ -58,7 +61,9 @@ fn read(text: &str, role: &str, from_json: bool, channel: Option<&str>) -> Resul
 
 /// One message, a list of them, or one a line.
 fn parse(text: &str) -> Result<Vec<Message>> {
-    let wrong = |error: serde_json::Error| Usage(format!("this is not a message: {error}; write {{\"role\": \"user\", \"content\": \"…\"}}"));
+    let wrong = |error: serde_json::Error| {
+        Usage(format!("this is not a message: {error}; write {{\"role\": \"user\", \"content\": \"…\"}}"))
+    };
     match serde_json::from_str::<serde_json::Value>(text) {
         Ok(serde_json::Value::Array(items)) => {
             Ok(items.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().map_err(wrong)?)
@@ -121,8 +126,16 @@ pub fn put_all(app: &App, id: SessionId, messages: &[StoredMessage]) -> Result<(
 
 /// A message with its whole text.
 fn show(app: &App, stored: &StoredMessage) -> Result<()> {
-    let channel = if stored.message.channel.is_main() { String::new() } else { format!("  #{}", safe(stored.message.channel.as_str())) };
-    app.out.line(format!("{}  {}{channel}", role(app, &stored.message), app.out.styles.dim(&app.out.time(stored.time))))?;
+    let channel = if stored.message.channel.is_main() {
+        String::new()
+    } else {
+        format!("  #{}", safe(stored.message.channel.as_str()))
+    };
+    app.out.line(format!(
+        "{}  {}{channel}",
+        role(app, &stored.message),
+        app.out.styles.dim(&app.out.time(stored.time))
+    ))?;
     for line in safe(&stored.message.text()).lines() {
         app.out.line(format!("  {line}"))?;
     }

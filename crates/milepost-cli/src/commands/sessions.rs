@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use milepost::store::{DeleteMode, Skipped};
 use milepost::{
-    Mark, Milepost, NewSession, Point, Resume, Session, SessionId, SessionKey, SessionPatch, SessionSummary,
-    parse_set,
+    Mark, Milepost, NewSession, Point, Resume, Session, SessionId, SessionKey, SessionPatch, SessionSummary, parse_set,
 };
 use serde_json::{Map, Value, json};
 
@@ -34,11 +33,24 @@ pub async fn new(app: &mut App, args: args::New) -> Result<()> {
     }
     let set = sets(&args.set)?;
     let engine = app.engine().await?;
-    let key = key(args.keys);
+    let mut key = key(args.keys);
+    let mut here = None;
+    if args.here {
+        let directory = std::env::current_dir()?;
+        let found = engine.here(&directory).await?;
+        if let Some(note) = &found.note {
+            app.out.note(plain(note));
+        }
+        key.project = Some(found.project.id.to_string());
+        here = Some((directory, found.project.name));
+    }
     let session = if args.reuse {
         engine.get_or_create(&key).await?
     } else {
         let mut patch = key.patch();
+        if let Some((_, name)) = &here {
+            patch = patch.with("project_name", Value::String(name.clone()));
+        }
         if let Some(title) = args.title {
             patch = patch.title(title);
         }
@@ -48,6 +60,9 @@ pub async fn new(app: &mut App, args: args::New) -> Result<()> {
         let policy = (!policy.is_empty()).then_some(Value::Object(policy));
         engine.create(NewSession { patch, policy, ..NewSession::default() }).await?
     };
+    if let Some((directory, _)) = &here {
+        session.collect_context(directory).await?;
+    }
     if !set.is_empty() {
         session.set(&set).await?;
     }
@@ -66,7 +81,12 @@ async fn finish(app: &App, engine: &Milepost, session: Session) -> Result<()> {
 
 fn tell_skipped(app: &App, skipped: &[Skipped]) {
     for skipped in skipped {
-        app.out.note(format!("{} checkpoint {} was passed over: {}", app.out.styles.warn("warning:"), skipped.id, skipped.why));
+        app.out.note(format!(
+            "{} checkpoint {} was passed over: {}",
+            app.out.styles.warn("warning:"),
+            skipped.id,
+            skipped.why
+        ));
     }
 }
 
@@ -80,7 +100,7 @@ fn name(mark: &Mark) -> String {
 pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     let set = sets(&args.set)?;
     let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
-    let id = app.session(&args.session).await?;
+    let id = app.session_or_archived(&args.session).await?;
     let engine = app.engine().await?;
     if args.dry_run {
         let (mark, skipped) = engine.resume_preview(id, &point).await?;
@@ -169,7 +189,9 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     let behind = now.messages().saturating_sub(mark.checkpoint.messages());
     if dry_run {
         if app.out.json {
-            return app.out.json(&json!({ "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind }));
+            return app
+                .out
+                .json(&json!({ "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind }));
         }
         return app.out.line(format!(
             "would go back to {}, taken {}; {behind} later messages would stay on the old timeline",
@@ -185,14 +207,22 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     }
     app.out.line(format!("{id} is back at {}", name(&mark)))?;
     if behind > 0 {
-        let back = now.checkpoint.map(|id| format!("; go forward again with: milepost sessions restore {} {id}", short(now.id)));
+        let back = now
+            .checkpoint
+            .map(|id| format!("; go forward again with: milepost sessions restore {} {id}", short(now.id)));
         app.out.note(format!("{behind} later messages stay on the old timeline{}", back.unwrap_or_default()));
     }
     Ok(())
 }
 
-pub async fn trash(app: &mut App, sessions: &[String], into: bool) -> Result<()> {
+pub async fn trash(app: &mut App, sessions: &[String], checkpoint: Option<&str>, into: bool) -> Result<()> {
     let engine = app.engine().await?;
+    if let Some(checkpoint) = checkpoint {
+        let [session] = sessions else {
+            return Err(Usage("a checkpoint is one session's: name only that".into()).into());
+        };
+        return trash_checkpoint(app, session, checkpoint, into).await;
+    }
     for session in sessions {
         let id = app.session(session).await?;
         match into {
@@ -202,6 +232,17 @@ pub async fn trash(app: &mut App, sessions: &[String], into: bool) -> Result<()>
         done(app, id, if into { "trashed" } else { "untrashed" }, None)?;
     }
     Ok(())
+}
+
+async fn trash_checkpoint(app: &mut App, session: &str, checkpoint: &str, into: bool) -> Result<()> {
+    let id = app.session(session).await?;
+    let engine = app.engine().await?;
+    let mark = engine.mark(id, &checkpoint.parse()?).await?.checkpoint.id;
+    match into {
+        true => engine.trash_checkpoint(id, mark).await?,
+        false => engine.untrash_checkpoint(id, mark).await?,
+    }
+    done(app, id, if into { "trashed" } else { "untrashed" }, Some(mark.to_string()))
 }
 
 pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
@@ -328,4 +369,3 @@ pub async fn uncompact(app: &mut App, session: &str) -> Result<()> {
         version => format!("{id} is back at summary {version}"),
     })
 }
-

@@ -57,7 +57,9 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     }
     progress.end();
     let (purged, deleted) = match args.purge {
-        true => engine.store().empty_trash(&keep, &engine.claim(), args.dry_run).await.map_err(milepost::Error::from)?,
+        true => {
+            engine.store().empty_trash(&keep, &engine.claim(), args.dry_run).await.map_err(milepost::Error::from)?
+        }
         false => Default::default(),
     };
     if args.purge && !args.dry_run {
@@ -84,7 +86,11 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     }
     if args.purge {
         let count = purged.checkpoints.len();
-        app.out.line(format!("{count} checkpoints and {} sessions {erased}, {}", deleted.len(), bytes(purged.bytes)))?;
+        app.out.line(format!(
+            "{count} checkpoints and {} sessions {erased}, {}",
+            deleted.len(),
+            bytes(purged.bytes)
+        ))?;
     }
     Ok(())
 }
@@ -136,7 +142,9 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
         if verified.problems.iter().all(|problem| problem.derived) {
             app.out.note("only what is derived is wrong: `milepost reindex` rebuilds it");
         } else {
-            app.out.note("sessions still open at an older checkpoint: `milepost sessions resume` passes over what is damaged");
+            app.out.note(
+                "sessions still open at an older checkpoint: `milepost sessions resume` passes over what is damaged",
+            );
         }
     }
     Ok(code)
@@ -179,7 +187,8 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<()> {
     waiting.end();
     let nothing = found.entries == 0 && found.checkpoints == 0 && found.records == 0 && found.blobs.is_empty();
     if !args.dry_run && !nothing {
-        let question = format!("Erase it from {} entries of {} sessions for good?", found.entries, found.sessions.len());
+        let question =
+            format!("Erase it from {} entries of {} sessions for good?", found.entries, found.sessions.len());
         app.confirm(&question, args.yes)?;
         let waiting = app.waiting("erasing");
         engine.store().redact(&redactor, &args.why, &claim, false).await.map_err(milepost::Error::from)?;

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use milepost::transfer::export::{self, Layout};
-use milepost::transfer::{BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle, import_bundle, older};
+use milepost::transfer::{
+    BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle, import_bundle, older,
+};
 use milepost::{SessionId, SessionPatch};
 use serde_json::json;
 
@@ -41,7 +43,10 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
         Format::Bundle => {
             let mut progress = app.progress("exporting entry", 0);
             let mut file = Draft::new(output)?;
-            export_bundle(store, id, &mut file.writer, &BundleOptions::default(), &mut |done| progress.tell(done.entries)).await?;
+            export_bundle(store, id, &mut file.writer, &BundleOptions::default(), &mut |done| {
+                progress.tell(done.entries)
+            })
+            .await?;
             file.keep(output)?
         }
         Format::Markdown => {
@@ -166,22 +171,26 @@ fn check(app: &App, path: &Path, is_bundle: bool, options: &ImportOptions) -> Re
             "blobs": checked.blobs, "hash": checked.hash, "signed": checked.signed_by.is_some(),
         }));
     }
-    app.out.line(format!("whole: session {} with {} entries, {} blobs", checked.session, checked.entries, checked.blobs))
+    app.out
+        .line(format!("whole: session {} with {} entries, {} blobs", checked.session, checked.entries, checked.blobs))
 }
 
 fn show_imported(app: &App, imported: &[Imported]) -> Result<()> {
     if app.out.json {
         let list: Vec<_> = imported
             .iter()
-            .map(|one| json!({
-                "sessionId": one.session, "original": one.original, "entries": one.entries,
-                "messages": one.messages, "checkpoints": one.checkpoints, "notes": one.notes,
-            }))
+            .map(|one| {
+                json!({
+                    "sessionId": one.session, "original": one.original, "entries": one.entries,
+                    "messages": one.messages, "checkpoints": one.checkpoints, "notes": one.notes,
+                })
+            })
             .collect();
         return app.out.json(&json!({ "sessions": list }));
     }
     for one in imported {
-        app.out.line(format!("imported {}: {} messages, {} checkpoints", one.session, one.messages, one.checkpoints))?;
+        app.out
+            .line(format!("imported {}: {} messages, {} checkpoints", one.session, one.messages, one.checkpoints))?;
         one.notes.iter().for_each(|note| app.out.note(format!("  {}", plain(note))));
     }
     Ok(())
@@ -211,7 +220,11 @@ async fn find(app: &mut App, given: &str) -> Result<milepost::Archived> {
     });
     match (fits.next(), fits.next()) {
         (Some(one), None) => Ok(one),
-        (None, _) => Err(milepost::Error::from(milepost::store::Error::NotFound { what: "archived session", id: given.to_owned() }).into()),
+        (None, _) => Err(milepost::Error::from(milepost::store::Error::NotFound {
+            what: "archived session",
+            id: given.to_owned(),
+        })
+        .into()),
         (Some(a), Some(b)) => Err(milepost::Error::Ambiguous {
             given: given.to_owned(),
             candidates: vec![a.session_id.to_string(), b.session_id.to_string()],
@@ -230,21 +243,19 @@ pub async fn unarchive(app: &mut App, session: &str) -> Result<()> {
     app.out.line(format!("{id} is back"))
 }
 
+/// Brings a session back when it was archived.
+pub async fn bring_back_if_archived(app: &mut App, given: &str) -> Result<Option<SessionId>> {
+    let Ok(archived) = find(app, given).await else { return Ok(None) };
+    app.out.note(format!("{} was archived: it is brought back", archived.session_id));
+    bring_back(app, &archived).await?;
+    Ok(Some(archived.session_id))
+}
+
 async fn bring_back(app: &mut App, archived: &milepost::Archived) -> Result<()> {
     let engine = app.engine().await?;
     let other = app.other_store(&archived.url).await?;
     engine.unarchive(archived, &other).await?;
     Ok(other.close().await.map_err(milepost::Error::from)?)
-}
-
-/// Brings a session back when it was archived and is asked for.
-pub async fn on_demand(app: &mut App, id: SessionId) -> Result<()> {
-    let engine = app.engine().await?;
-    if let Some(archived) = engine.archived_at(id).await? {
-        app.out.note(format!("{id} was archived: it is brought back from {}", archived.url));
-        bring_back(app, &archived).await?;
-    }
-    Ok(())
 }
 
 pub async fn list_archived(app: &mut App) -> Result<()> {
