@@ -13,6 +13,10 @@ use crate::tokens::{MESSAGE_OVERHEAD, Tokenizer};
 
 /// A part of the context that has fewer tokens of room than this is left out rather than cut.
 const LEAST_CUT: usize = 64;
+/// The share of the budget that the newest messages keep from the context: one in so many.
+const KEPT_FOR_MESSAGES: usize = 4;
+/// The tokens of a part's title and of the lines around it.
+const TITLE: usize = 8;
 /// What stands where a text was cut.
 const CUT: &str = "\n… (cut)";
 
@@ -86,6 +90,21 @@ impl<'a> Fit<'a> {
         })
     }
 
+    /// Takes everything, when everything fits.
+    pub(super) fn all(&mut self) -> bool {
+        let fits = self
+            .tokenizer
+            .count_up_to(&whole(self.parts), self.budget)
+            .is_some_and(|tokens| tokens + self.prompt_tokens + 2 * MESSAGE_OVERHEAD <= self.budget);
+        if fits {
+            self.room = usize::MAX / 2;
+            self.summary();
+            self.context();
+            self.conversation();
+        }
+        fits
+    }
+
     /// Takes the work progress, without what does not fit.
     pub(super) fn summary(&mut self) {
         let Some(mut summary) = self.parts.summary.clone() else { return };
@@ -107,8 +126,8 @@ impl<'a> Fit<'a> {
 
     /// Takes the parts of the context, the most important first.
     pub(super) fn context(&mut self) {
-        let title = 8;
-        let mut room = self.room.saturating_sub(title);
+        let kept_free = self.newest(self.budget / KEPT_FOR_MESSAGES).min(self.room);
+        let mut room = (self.room - kept_free).saturating_sub(TITLE);
         for (name, text) in render::context_parts(&self.parts.context) {
             let (text, tokens) = match self.tokenizer.count_up_to(&text, room.saturating_sub(2)) {
                 Some(tokens) => (text, tokens + 2),
@@ -129,13 +148,27 @@ impl<'a> Fit<'a> {
             self.context.push((name, text, tokens));
         }
         if !self.context.is_empty() {
-            self.room = room;
+            self.room = room + kept_free;
         }
+    }
+
+    /// The tokens of the newest messages that have at most `most` together.
+    fn newest(&self, most: usize) -> usize {
+        let mut sum = TITLE;
+        for message in shown(self.parts).iter().rev() {
+            // Whichever form they are shown in.
+            let tokens = self.tokenizer.count_message(message) + MESSAGE_OVERHEAD;
+            if sum + tokens > most {
+                break;
+            }
+            sum += tokens;
+        }
+        if sum > TITLE { sum } else { 0 }
     }
 
     /// Takes messages, the newest first, until one does not fit.
     pub(super) fn conversation(&mut self) {
-        let mut room = self.room.saturating_sub(8);
+        let mut room = self.room.saturating_sub(TITLE);
         let mut taken = Vec::new();
         for message in shown(self.parts).iter().rev() {
             let text = render::message(message);
