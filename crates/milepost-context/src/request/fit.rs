@@ -50,7 +50,6 @@ pub(super) struct Fit<'a> {
     /// Room that is left, by the sum of the parts.
     room: usize,
     summary: Option<Summary>,
-    summary_tokens: usize,
     /// Name, text and tokens, the most important first.
     context: Vec<(String, String, usize)>,
     /// Text and tokens, the oldest first.
@@ -81,7 +80,6 @@ impl<'a> Fit<'a> {
             prompt_tokens,
             room: budget - fixed,
             summary: None,
-            summary_tokens: 0,
             context: Vec::new(),
             messages: Vec::new(),
             messages_out: 0,
@@ -120,7 +118,6 @@ impl<'a> Fit<'a> {
             tokens = self.tokenizer.count_text(&render::summary(&summary)) + 2;
         }
         self.room -= tokens;
-        self.summary_tokens = tokens;
         self.summary = Some(summary);
     }
 
@@ -222,7 +219,7 @@ impl<'a> Fit<'a> {
         PartTokens {
             agent: self.tokenizer.count_text(&self.agent),
             context: self.context.iter().map(|(_, _, tokens)| tokens).sum(),
-            summary: self.summary_tokens,
+            summary: self.summary.as_ref().map_or(0, |summary| self.tokenizer.count_text(&render::summary(summary))),
             messages: self.messages.iter().map(|(_, tokens)| tokens).sum(),
             user_prompt: self.prompt_tokens,
         }

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use milepost_context::redact::{Found, Redactor, Rules, VaultKey, restore, restore_message, restore_text};
-use milepost_model::{Block, Message, Policy, Role, State};
+use milepost_model::{Block, Channel, Message, Policy, Role, State};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -185,10 +185,12 @@ fn every_text_of_a_message_is_looked_at() {
         ],
     );
     message.extra.insert("toolCalls".into(), json!([{"args": secret}]));
+    message.role = Role::Other(secret.clone());
+    message.channel = Channel::new(secret.clone()).unwrap();
     let found = redactor().message(&mut message);
     let json = serde_json::to_string(&message).unwrap();
     assert!(!json.contains(&secret) && !json.contains("hunter22") && !json.contains("signature"), "{json}");
-    assert_eq!(found.len(), 9);
+    assert_eq!(found.len(), 11);
     assert!(found.iter().any(|f| f.place == "/content/2/input/cmd/0/x"));
     let again = message.clone();
     assert_eq!(redactor().message(&mut message).len(), 0);
@@ -289,7 +291,7 @@ fn hostile_texts_take_time_in_proportion() {
         "1//0",
         "[redacted:",
     ] {
-        let text = unit.repeat(1_000_000 / unit.len());
+        let text = unit.repeat(200_000 / unit.len());
         let _ = redactor.text(&text);
     }
 }
