@@ -58,6 +58,9 @@ pub const MAX_DEPTH: usize = 128;
 /// The longest value of an assignment in a text that is looked at, in bytes.
 pub const MAX_ASSIGNED_BYTES: usize = 16 * 1024;
 
+/// How often a text with secrets is looked at again.
+pub(crate) const MAX_ROUNDS: usize = 8;
+
 /// The kind of what stood under a named key of an object. Its secret is the value's JSON.
 pub const KEY_KIND: &str = "key";
 
@@ -171,7 +174,20 @@ impl Redactor {
         }
     }
 
+    /// The text without its secrets. It is looked at again until there are none: what stood beside a
+    /// secret can be one once that is gone.
     fn clean(&self, text: &str, place: &dyn Fn() -> String, found: &mut Vec<Found>) -> Option<String> {
+        let mut clean = self.clean_once(text, place, found)?;
+        for _ in 0..MAX_ROUNDS {
+            match self.clean_once(&clean, place, found) {
+                Some(cleaner) => clean = cleaner,
+                None => break,
+            }
+        }
+        Some(clean)
+    }
+
+    fn clean_once(&self, text: &str, place: &dyn Fn() -> String, found: &mut Vec<Found>) -> Option<String> {
         let spans = self.scanner.scan(text);
         if spans.is_empty() {
             return None;

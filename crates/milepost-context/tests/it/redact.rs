@@ -274,6 +274,13 @@ fn a_pattern_that_matches_its_own_token_is_still_applied_once() {
 }
 
 #[test]
+fn secrets_that_stand_side_by_side_are_all_found() {
+    let text = filled(&"sk-or-v1-{hex:64}".repeat(50), 11) + &filled("ghs_{alnum:36}", 12);
+    let (clean, found) = redactor().text(&text).unwrap();
+    assert_eq!(found.len(), 51, "{clean}");
+}
+
+#[test]
 fn hostile_texts_take_time_in_proportion() {
     let redactor = redactor();
     for unit in [
