@@ -98,7 +98,7 @@ fn values<'a>(
     });
     all.column(T::BYTEA_ARRAY, &entries, |(_, entry)| entry.batch.map(|id| id.to_bytes().to_vec()));
     all.column(T::BYTEA_ARRAY, &entries, |(_, entry)| entry.chain.as_ref().map(|hash| hash.0.as_slice()));
-    all.column(T::BYTEA_ARRAY, &entries, |(_, entry)| entry.mac.as_ref().map(|mac| mac.as_slice()));
+    all.column(T::BYTEA_ARRAY, &entries, |(_, entry)| entry.mac.as_ref().map(<[u8; 32]>::as_slice));
     all.column(T::INT8_ARRAY, &entries, |(_, entry)| entry.sum as i64);
 
     let marks = numbered(&batches, |batch| &batch.marks);
