@@ -163,6 +163,10 @@ impl Milepost {
         self.inner.notices.subscribe()
     }
 
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.inner.notices.receiver_count() > 0
+    }
+
     pub(crate) fn notify(&self, notice: Notice) {
         self.inner.counts.count(&notice);
         // Nobody listens just now.

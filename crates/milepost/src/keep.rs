@@ -67,10 +67,8 @@ impl Milepost {
 
     /// Moves a session to another store. It is removed here only after the copy there was verified.
     pub async fn archive(&self, id: SessionId, to: &Store, url: &str) -> Result<Archived> {
-        if url.contains('@')
-            && url.contains("://")
-            && !url.split_once('@').is_some_and(|(before, _)| !before.contains(':'))
-        {
+        let has_password = |(_, rest): (&str, &str)| rest.split_once('@').is_some_and(|(user, _)| user.contains(':'));
+        if url.split_once("://").is_some_and(has_password) {
             return Err(Error::refused(
                 format!("archiving session {id}"),
                 "the URL of the archive may hold a password, and it is kept with the session",
@@ -87,7 +85,7 @@ impl Milepost {
         }
         // Nobody may write to it between the copy and the removal.
         let writer = self.store().write(id, &self.claim()).await?;
-        copy_session(self.store(), to, id, Ids::Preserve, &self.claim(), &mut |_| ()).await?;
+        Box::pin(copy_session(self.store(), to, id, Ids::Preserve, &self.claim(), &mut |_| ())).await?;
         let verified = to.verify_session(id).await?;
         if !verified.is_whole() {
             return Err(Error::refused(
@@ -137,7 +135,7 @@ impl Milepost {
     /// Brings an archived session back. It stays in the archive too.
     pub async fn unarchive(&self, archived: &Archived, from: &Store) -> Result<()> {
         let claim: Claim = self.claim();
-        copy_session(from, self.store(), archived.session_id, Ids::Preserve, &claim, &mut |_| ()).await?;
+        Box::pin(copy_session(from, self.store(), archived.session_id, Ids::Preserve, &claim, &mut |_| ())).await?;
         let key = archived.session_id.to_string();
         if let Some(record) = self.store().record(ARCHIVED, &key).await? {
             self.store().delete_record(ARCHIVED, &key, record.version).await?;

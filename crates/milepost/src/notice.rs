@@ -20,6 +20,9 @@ pub enum Notice {
         checkpoint_id: CheckpointId,
         /// Why.
         reason: String,
+        /// Bytes of the state as JSON, when someone listens.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        size: Option<u64>,
         /// How long it took.
         #[serde(rename = "duration_ms")]
         duration_ms: i64,

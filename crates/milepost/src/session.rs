@@ -372,7 +372,7 @@ impl Session {
         let start = self.now();
         match self.writer().append(append.clone().mark(mark.clone())).await {
             Ok(receipt) => {
-                let checkpoint = self.marked(&mark, &receipt, start);
+                let checkpoint = self.marked(&mark, &receipt, start).await;
                 self.prune_if_due().await;
                 Ok(Appended { first: receipt.first, checkpoint })
             }
@@ -392,7 +392,7 @@ impl Session {
         mark.description = mark.description.map(|text| redaction.text(&text));
         let start = self.now();
         let receipt = self.writer().append(append.mark(mark.clone())).await?;
-        let made = self.marked(&mark, &receipt, start);
+        let made = self.marked(&mark, &receipt, start).await;
         self.prune_if_due().await;
         made.ok_or_else(|| Error::refused("taking a checkpoint", "the store took none", "try again"))
     }
@@ -424,7 +424,7 @@ impl Session {
         }
     }
 
-    fn marked(&self, mark: &NewMark, receipt: &Receipt, start: Timestamp) -> Option<CheckpointId> {
+    async fn marked(&self, mark: &NewMark, receipt: &Receipt, start: Timestamp) -> Option<CheckpointId> {
         let id = *receipt.checkpoints.last()?;
         let now = self.now();
         {
@@ -432,11 +432,17 @@ impl Session {
             (run.messages, run.marked, run.owed) = (0, now, None);
             run.unpruned += 1;
         }
+        // Worth reading only for someone who listens.
+        let size = match self.engine().has_listeners() {
+            true => self.state().await.ok().map(|state| state.as_value().to_string().len() as u64),
+            false => None,
+        };
         self.engine().notify(Notice::CheckpointCreated {
             timestamp: now,
             session_id: self.id(),
             checkpoint_id: id,
             reason: mark.trigger.to_string(),
+            size,
             duration_ms: now.since_ms(start),
         });
         Some(id)

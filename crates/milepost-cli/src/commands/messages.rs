@@ -119,7 +119,11 @@ async fn list(
 pub fn put_all(app: &App, id: SessionId, messages: &[StoredMessage]) -> Result<()> {
     if app.out.json {
         let list: Vec<_> = messages.iter().map(message_json).collect();
-        return app.out.json(&json!({ "sessionId": id, "messages": list }));
+        let tokens: u64 = messages.iter().map(|stored| milepost::Usage::of(&stored.message).tokens()).sum();
+        let last = messages.last().map(|stored| stored.time.to_string());
+        return app
+            .out
+            .json(&json!({ "sessionId": id, "messages": list, "totalTokens": tokens, "lastMessageAt": last }));
     }
     messages.iter().try_for_each(|stored| show(app, stored))
 }
