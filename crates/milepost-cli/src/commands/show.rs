@@ -34,7 +34,8 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
         return app.out.json(&value);
     }
     let out = &app.out;
-    out.line(format!("{}  {}", out.styles.bold(&id.to_string()), info.title.as_deref().map(plain).unwrap_or_default()).trim_end())?;
+    let title = format!("{}  {}", out.styles.bold(&id.to_string()), info.title.as_deref().map(plain).unwrap_or_default());
+    out.line(clip(title.trim_end(), out.width()))?;
     let mut facts = vec![("status", colored(app, info.status))];
     let mut fact = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
     fact("error", info.error.as_deref().map(plain));
@@ -54,7 +55,7 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
     fact("trashed", info.trashed.map(|time| out.time(time)));
     fact("state", Some(match &state {
         Ok(state) => sections(state.as_value()),
-        Err(error) => out.styles.bad(&error.to_string()),
+        Err(error) => out.styles.bad(&plain(&error.to_string())),
     }));
     out.facts(&facts)?;
     if !messages.is_empty() {
@@ -148,7 +149,7 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
     out.line(out.styles.bold(&point.id.to_string()))?;
     let mut facts = vec![
         ("session", id.to_string()),
-        ("trigger", point.trigger.to_string()),
+        ("trigger", plain(point.trigger.as_str())),
         ("taken", out.time(loaded.mark.time)),
         ("number", point.number.to_string()),
         ("messages", point.messages().to_string()),
@@ -164,7 +165,7 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
     out.facts(&facts)?;
     if with_state {
         out.line("")?;
-        out.line(serde_json::to_string_pretty(loaded.state.as_value())?)?;
+        out.json(loaded.state.as_value())?;
     }
     Ok(())
 }
@@ -197,13 +198,13 @@ pub async fn diff(app: &mut App, a: &str, b: &str) -> Result<()> {
 fn show_diff(app: &App, diff: &Diff) -> Result<()> {
     let out = &app.out;
     let name = |mark: &Mark| {
-        let label = mark.checkpoint.label.as_deref().map(plain).unwrap_or_else(|| mark.checkpoint.trigger.to_string());
+        let label = mark.checkpoint.label.as_deref().map(plain).unwrap_or_else(|| plain(mark.checkpoint.trigger.as_str()));
         format!("{}@{}  {label}, {}", short(mark.session), short(mark.checkpoint.id), out.time(mark.time))
     };
     out.line(out.styles.bad(&format!("--- {}", name(&diff.a))))?;
     out.line(out.styles.good(&format!("+++ {}", name(&diff.b))))?;
     let line = |sign: char, stored: &StoredMessage| {
-        let text = format!("{sign} {}: {}", stored.message.role, plain(&stored.message.text()).trim());
+        let text = format!("{sign} {}: {}", plain(stored.message.role.as_str()), plain(&stored.message.text()).trim());
         clip(&text, out.width())
     };
     if diff.only_a.is_empty() && diff.only_b.is_empty() {

@@ -14,7 +14,7 @@ use super::sessions::key;
 use crate::app::App;
 use crate::args::{self, Format};
 use crate::errors::Usage;
-use crate::out::{bytes, plain, short};
+use crate::out::{Table, bytes, count, plain, short};
 
 pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
     let id = app.session(&args.session).await?;
@@ -30,7 +30,7 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
             Format::Jsonl => {
                 export::jsonl(store, id, &mut text).await?;
             }
-            _ => return Err(Usage("this form is more than one file: name a place with --output".into()).into()),
+            _ => return Err(Usage("this form is not written to the output, it is a file of its own or several: name a place with --output".into()).into()),
         }
         return app.out.bytes(&text);
     };
@@ -157,7 +157,8 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
 
 fn check(app: &App, path: &Path, is_bundle: bool, options: &ImportOptions) -> Result<()> {
     if !is_bundle {
-        return Err(Usage("only a bundle can be checked without importing it".into()).into());
+        let path = path.display();
+        return Err(Usage(format!("{path} is not checked: only a bundle can be checked without importing it; leave --dry-run out")).into());
     }
     let checked = check_bundle(BufReader::new(File::open(path)?), options)?;
     if app.out.json {
@@ -166,7 +167,8 @@ fn check(app: &App, path: &Path, is_bundle: bool, options: &ImportOptions) -> Re
             "blobs": checked.blobs, "hash": checked.hash, "signed": checked.signed_by.is_some(),
         }));
     }
-    app.out.line(format!("whole: session {} with {} entries, {} blobs", checked.session, checked.entries, checked.blobs))
+    let (entries, blobs) = (count(checked.entries, "entry"), count(checked.blobs, "blob"));
+    app.out.line(format!("whole: session {} with {entries}, {blobs}", checked.session))
 }
 
 fn show_imported(app: &App, imported: &[Imported]) -> Result<()> {
@@ -181,14 +183,15 @@ fn show_imported(app: &App, imported: &[Imported]) -> Result<()> {
         return app.out.json(&json!({ "sessions": list }));
     }
     for one in imported {
-        app.out.line(format!("imported {}: {} messages, {} checkpoints", one.session, one.messages, one.checkpoints))?;
+        let (messages, checkpoints) = (count(one.messages, "message"), count(one.checkpoints, "checkpoint"));
+        app.out.line(format!("imported {}: {messages}, {checkpoints}", one.session))?;
         one.notes.iter().for_each(|note| app.out.note(format!("  {}", plain(note))));
     }
     Ok(())
 }
 
 pub async fn archive(app: &mut App, args: args::Archive) -> Result<()> {
-    let id = app.session(&args.session).await?;
+    let id = app.session_to_write(&args.session).await?;
     let engine = app.engine().await?;
     let other = app.other_store(&args.to).await?;
     let waiting = app.waiting("archiving");
@@ -241,7 +244,7 @@ async fn bring_back(app: &mut App, archived: &milepost::Archived) -> Result<()> 
 pub async fn on_demand(app: &mut App, id: SessionId) -> Result<()> {
     let engine = app.engine().await?;
     if let Some(archived) = engine.archived_at(id).await? {
-        app.out.note(format!("{id} was archived: it is brought back from {}", archived.url));
+        app.out.note(format!("{id} was archived: it is brought back from {}", plain(&archived.url)));
         bring_back(app, &archived).await?;
     }
     Ok(())
@@ -268,5 +271,6 @@ pub async fn list_archived(app: &mut App) -> Result<()> {
             ]
         })
         .collect();
-    app.out.table(&["ID", "MESSAGES", "ARCHIVED", "WHERE", "TITLE"], &rows, &[3, 4])
+    let head = &["ID", "MESSAGES", "ARCHIVED", "WHERE", "TITLE"];
+    app.out.table(Table { head, rows, shrink: &[3, 4], ..Table::default() })
 }
