@@ -257,7 +257,7 @@ pub enum Sessions {
         /// The title
         title: String,
     },
-    /// Add and remove tags: +urgent -draft
+    /// Add and remove tags: +urgent -draft; other flags go before the session
     Tag {
         /// The session
         session: String,

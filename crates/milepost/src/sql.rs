@@ -31,7 +31,7 @@ impl Milepost {
     pub async fn sql(&self, sessions: &[SessionId], statement: &str, scratch: &Path) -> Result<Table> {
         export::sqlite(self.store(), sessions, scratch).await?;
         run(scratch, statement)
-            .map_err(|error| Error::refused("the statement", error.to_string(), "tables are sessions, messages and checkpoints"))
+            .map_err(|error| Error::refused("the statement", error.to_string(), "tables are sessions, messages and checkpoints, and `select * from messages limit 1` shows the columns of one"))
     }
 }
 

@@ -274,6 +274,9 @@ pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()>
             Some(tag) => (tag, false),
             None => (change.strip_prefix('+').unwrap_or(change), true),
         };
+        if tag.starts_with('-') {
+            return Err(Usage(format!("{change:?} is no tag: a tag to remove has one - before it; flags go before the session")).into());
+        }
         if tag.is_empty() {
             return Err(Usage(format!("{change:?} names no tag: write +tag or -tag")).into());
         }

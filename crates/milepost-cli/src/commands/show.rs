@@ -1,8 +1,9 @@
 //! One session, one checkpoint, or two compared.
 
 use anyhow::Result;
+use milepost::model::{EntryKind, Seq};
 use milepost::{
-    CheckpointId, Diff, Mark, Message, MessageQuery, Point, SessionSummary, StoredMessage, Usage as Spent,
+    CheckpointId, Diff, Mark, Message, MessageQuery, Milepost, Point, SessionSummary, StoredMessage, Usage as Spent,
 };
 use serde_json::{Value, json};
 
@@ -176,9 +177,23 @@ async fn named(app: &mut App, text: &str) -> Result<CheckpointId> {
     if let Ok(id) = text.parse::<CheckpointId>() {
         return Ok(id);
     }
-    let (session, point) = text.split_once('@').unwrap_or((text, "latest"));
+    let (session, point) = text.split_once('@').map_or((text, None), |(session, point)| (session, Some(point)));
     let id = app.session(session).await?;
-    Ok(engine.mark(id, &point.parse()?).await?.checkpoint.id)
+    let mark = engine.mark(id, &point.unwrap_or("latest").parse()?).await?;
+    if point.is_none() && has_moved_on(&engine, &mark).await? {
+        app.out.note(format!(
+            "{} has moved on since its latest checkpoint, which is compared; to compare all of it: milepost checkpoint {}",
+            short(id),
+            short(id)
+        ));
+    }
+    Ok(mark.checkpoint.id)
+}
+
+/// Whether messages or state came after a checkpoint of a session.
+async fn has_moved_on(engine: &Milepost, mark: &Mark) -> Result<bool> {
+    let after = engine.store().entries(mark.session, mark.at.seq.next(), Seq(u64::MAX)).await;
+    Ok(after.is_ok_and(|after| after.iter().any(|entry| matches!(entry.kind, EntryKind::Message | EntryKind::State))))
 }
 
 pub async fn diff(app: &mut App, a: &str, b: &str) -> Result<()> {
