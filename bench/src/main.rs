@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use milepost_bench::bare::BareAppender;
-use milepost_bench::groups::backends;
 use milepost_bench::groups::store::{self, Place, Plan};
+use milepost_bench::groups::{backends, engine};
 use milepost_bench::milepost::{Hand, Milepost, url_in};
 use milepost_bench::peers::{LanggraphSqlite, Shape};
 use milepost_bench::plain_sqlite::PlainSqlite;
@@ -28,6 +28,7 @@ const USAGE: &str = "usage: milepost-bench COMMAND [--OPTION VALUE]…
   store --python PATH [--dir DIR] [--quick]       the figures of the group `store`
   backends --python PATH [--dir DIR] [--quick]    the figures of the group `backends`, on the servers that
                                                   MILEPOST_TEST_POSTGRES and MILEPOST_TEST_S3 name
+  engine --command PATH [--dir DIR] [--quick]     the figures of the group `engine`; PATH is the `milepost` command
 parts of groups, for a closer look or a profiler:
   workload --out FILE [--steps N] [--session N]   write workload L as JSON lines
   bare [--dir DIR] [--appends N]                  4 KiB append + fdatasync
@@ -61,6 +62,7 @@ fn run() -> Result<ExitCode> {
     match command.as_str() {
         "store" => return store_group(&options),
         "backends" => return backends_group(&options),
+        "engine" => return engine_group(&options),
         "workload" => write_workload(&options)?,
         "bare" => bare(&options)?,
         "save" => save(&options)?,
@@ -90,6 +92,14 @@ fn backends_group(options: &Options) -> Result<ExitCode> {
     let plan = if options.flag("quick") { backends::Plan::quick() } else { backends::Plan::full() };
     let place = backends::Place { dir: options.dir(), python, server: Server::new(&server)?, bucket };
     Ok(verdict("backends", backends::run(&plan, &place)?))
+}
+
+fn engine_group(options: &Options) -> Result<ExitCode> {
+    // `scripts/bench` builds the command beside this program.
+    let beside = std::env::current_exe()?.with_file_name("milepost");
+    let plan = if options.flag("quick") { engine::Plan::quick() } else { engine::Plan::full() };
+    let place = engine::Place { dir: options.dir(), command: options.path("command").unwrap_or(beside) };
+    Ok(verdict("engine", engine::run(&plan, &place)?))
 }
 
 fn verdict(group: &str, short: usize) -> ExitCode {

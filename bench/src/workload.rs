@@ -165,6 +165,22 @@ impl Rng {
     }
 }
 
+/// Varied text, for messages that are only to be many.
+#[derive(Debug, Clone)]
+pub struct Prose(Text);
+
+impl Prose {
+    /// The same text for the same seed.
+    pub fn new(seed: u64) -> Self {
+        Self(Text::new(seed, 0))
+    }
+
+    /// The next text, of about so many bytes.
+    pub fn text(&mut self, bytes: usize) -> String {
+        self.0.prose(bytes)
+    }
+}
+
 /// Makes varied text that looks like the work of a coding agent.
 #[derive(Debug, Clone)]
 struct Text {

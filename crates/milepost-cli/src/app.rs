@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use anyhow::{Context, Result};
 use milepost::config::{Loader, Settings};
 use milepost::store::{Error as StoreError, Store};
-use milepost::{EngineOptions, Milepost, SessionId, SessionQuery};
+use milepost::{EngineOptions, Milepost, Notice, SessionId, SessionQuery};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Global;
@@ -22,6 +22,7 @@ pub struct App {
     global: Global,
     pub out: Out,
     engine: Option<Milepost>,
+    notices: Option<tokio::sync::broadcast::Receiver<Notice>>,
 }
 
 /// Threads for what waits; a search also uses them to read.
@@ -76,7 +77,7 @@ fn variable(name: &str) -> Option<String> {
 impl App {
     pub fn new(global: Global) -> Self {
         let out = Out::new(global.json, global.exact, global.quiet, global.color);
-        Self { global, out, engine: None }
+        Self { global, out, engine: None, notices: None }
     }
 
     /// Colours for the error output.
@@ -126,6 +127,7 @@ impl App {
         places::prepare(settings.store.expose())?;
         let engine = Milepost::open_with(settings.store.expose(), options).await?;
         self.out.now = engine.source().now();
+        self.notices = self.global.log.is_some().then(|| engine.notices());
         self.engine = Some(engine.clone());
         Ok(engine)
     }
@@ -169,6 +171,23 @@ impl App {
             self.out.note(format!("{} is gone without giving the session back: it is free", plain(&lease.holder)));
         }
         Ok(())
+    }
+
+    /// The session that is meant, brought back when it was archived.
+    pub async fn session_or_archived(&mut self, given: &str) -> Result<SessionId> {
+        let engine = self.engine().await?;
+        let found = self.session(given).await;
+        let is_here = match &found {
+            Ok(id) => engine.store().session(*id).await.is_ok(),
+            Err(_) => false,
+        };
+        if is_here {
+            return found;
+        }
+        match crate::commands::bring_back_if_archived(self, given).await? {
+            Some(id) => Ok(id),
+            None => found,
+        }
     }
 
     /// Asks a person before something that cannot be undone; `--yes` answers for them.
@@ -219,9 +238,26 @@ impl App {
 
     /// Finishes.
     pub async fn close(&mut self) -> Result<()> {
+        self.write_log()?;
         match self.engine.take() {
             Some(engine) => Ok(engine.close().await?),
             None => Ok(()),
         }
+    }
+}
+
+impl App {
+    /// Appends what checkpoints did to the log.
+    fn write_log(&mut self) -> Result<()> {
+        let (Some(path), Some(notices)) = (&self.global.log, &mut self.notices) else { return Ok(()) };
+        let mut lines = String::new();
+        while let Ok(notice) = notices.try_recv() {
+            lines += &serde_json::to_string(&notice)?;
+            lines.push('\n');
+        }
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let written = file.as_mut().map_err(|error| std::io::Error::other(error.to_string()));
+        std::io::Write::write_all(written?, lines.as_bytes())
+            .with_context(|| format!("writing the log {}", path.display()))
     }
 }

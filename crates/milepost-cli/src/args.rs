@@ -66,6 +66,9 @@ pub struct Global {
     /// When to use colours
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = false)]
     pub color: Color,
+    /// Append a line of JSON for every checkpoint made, failed, pruned or restored to this file
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    pub log: Option<PathBuf>,
     /// Open a store whose write-ahead log is damaged, without what lies after the damage
     #[arg(long, global = true, hide_short_help = true)]
     pub accept_damage: bool,
@@ -232,17 +235,23 @@ pub enum Sessions {
         /// The session
         session: String,
     },
-    /// Put sessions into the trash
+    /// Put sessions, or one checkpoint, into the trash
     Trash {
         /// The sessions
         #[arg(required = true)]
         sessions: Vec<String>,
+        /// Only this checkpoint of the session
+        #[arg(long)]
+        checkpoint: Option<String>,
     },
-    /// Take sessions out of the trash
+    /// Take sessions, or one checkpoint, out of the trash
     Untrash {
         /// The sessions
         #[arg(required = true)]
         sessions: Vec<String>,
+        /// Only this checkpoint of the session: its id
+        #[arg(long)]
+        checkpoint: Option<String>,
     },
     /// Remove a session for good
     Delete(Delete),
@@ -283,6 +292,9 @@ pub struct New {
     /// Where its policy differs: every_messages=5
     #[arg(long = "policy", value_name = "KEY=VALUE")]
     pub policy: Vec<String>,
+    /// Of the project of the working directory, with what is known of it: structure, CLAUDE.md, commits, tasks
+    #[arg(long, conflicts_with = "project")]
+    pub here: bool,
     /// If there is an open session of this project, feature, task, stage and agent, give that one
     #[arg(long, conflicts_with = "policy")]
     pub reuse: bool,
@@ -784,4 +796,3 @@ pub enum Keys {
         key: Option<String>,
     },
 }
-

@@ -163,6 +163,10 @@ impl Milepost {
         self.inner.notices.subscribe()
     }
 
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.inner.notices.receiver_count() > 0
+    }
+
     pub(crate) fn notify(&self, notice: Notice) {
         self.inner.counts.count(&notice);
         // Nobody listens just now.
@@ -267,6 +271,22 @@ impl Milepost {
     pub async fn resumable(&self, query: SessionQuery) -> Result<SessionPage> {
         let status = Status::ALL.into_iter().filter(|status| is_open(*status)).collect();
         self.sessions(&SessionQuery { status, ..query }).await
+    }
+
+    /// The sessions of a task by the state that it was in, newest first.
+    pub async fn task_sessions(&self, task: &str) -> Result<BTreeMap<String, Vec<SessionId>>> {
+        let mut query = SessionQuery { task: Some(task.to_owned()), by_creation: true, ..SessionQuery::default() };
+        let mut stages: BTreeMap<String, Vec<SessionId>> = BTreeMap::new();
+        loop {
+            let page = self.sessions(&query).await?;
+            for session in page.sessions {
+                stages.entry(session.stage.unwrap_or_default()).or_default().push(session.id);
+            }
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => return Ok(stages),
+            }
+        }
     }
 
     /// Changes what a list shows of a session: title, tags, project and the like.
@@ -414,6 +434,7 @@ impl EngineOptions {
             store: settings.options(lookup)?,
             policy: settings.policy.clone(),
             redaction: settings.redaction.enabled.then_some(rules),
+            vault: settings.redaction.vault,
             budget_tokens: usize::try_from(settings.budget.tokens).unwrap_or(usize::MAX),
             last_messages: usize::try_from(settings.budget.last_messages).unwrap_or(usize::MAX),
             summaries: settings.summaries.clone(),

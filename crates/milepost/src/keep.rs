@@ -1,6 +1,6 @@
 //! Retention, deletion and archives.
 
-use milepost_model::{Retention, SessionId, Timestamp};
+use milepost_model::{CheckpointId, Retention, SessionId, Timestamp};
 use milepost_store::{Claim, DeleteMode, Deleted, Pruned, Store};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,20 @@ impl Milepost {
         Ok(pruned)
     }
 
+    /// Puts one checkpoint into the trash.
+    pub async fn trash_checkpoint(&self, id: SessionId, checkpoint: CheckpointId) -> Result<()> {
+        let writer = self.store().write(id, &self.claim()).await?;
+        writer.trash_mark(checkpoint).await?;
+        Ok(writer.release().await?)
+    }
+
+    /// Takes one checkpoint out of the trash.
+    pub async fn untrash_checkpoint(&self, id: SessionId, checkpoint: CheckpointId) -> Result<()> {
+        let writer = self.store().write(id, &self.claim()).await?;
+        writer.untrash_mark(checkpoint).await?;
+        Ok(writer.release().await?)
+    }
+
     /// Removes a session for good, with its artifacts and its log.
     pub async fn delete(&self, id: SessionId, mode: DeleteMode, dry_run: bool) -> Result<Deleted> {
         let deleted = self.store().delete(id, mode, &self.claim(), dry_run).await?;
@@ -53,10 +67,8 @@ impl Milepost {
 
     /// Moves a session to another store. It is removed here only after the copy there was verified.
     pub async fn archive(&self, id: SessionId, to: &Store, url: &str) -> Result<Archived> {
-        if url.contains('@')
-            && url.contains("://")
-            && !url.split_once('@').is_some_and(|(before, _)| !before.contains(':'))
-        {
+        let has_password = |(_, rest): (&str, &str)| rest.split_once('@').is_some_and(|(user, _)| user.contains(':'));
+        if url.split_once("://").is_some_and(has_password) {
             return Err(Error::refused(
                 format!("archiving session {id}"),
                 "the URL of the archive may hold a password, and it is kept with the session",
@@ -73,7 +85,7 @@ impl Milepost {
         }
         // Nobody may write to it between the copy and the removal.
         let writer = self.store().write(id, &self.claim()).await?;
-        copy_session(self.store(), to, id, Ids::Preserve, &self.claim(), &mut |_| ()).await?;
+        Box::pin(copy_session(self.store(), to, id, Ids::Preserve, &self.claim(), &mut |_| ())).await?;
         let verified = to.verify_session(id).await?;
         if !verified.is_whole() {
             return Err(Error::refused(
@@ -123,7 +135,7 @@ impl Milepost {
     /// Brings an archived session back. It stays in the archive too.
     pub async fn unarchive(&self, archived: &Archived, from: &Store) -> Result<()> {
         let claim: Claim = self.claim();
-        copy_session(from, self.store(), archived.session_id, Ids::Preserve, &claim, &mut |_| ()).await?;
+        Box::pin(copy_session(from, self.store(), archived.session_id, Ids::Preserve, &claim, &mut |_| ())).await?;
         let key = archived.session_id.to_string();
         if let Some(record) = self.store().record(ARCHIVED, &key).await? {
             self.store().delete_record(ARCHIVED, &key, record.version).await?;

@@ -39,6 +39,7 @@ mod doctor;
 mod engine;
 mod error;
 mod follow;
+mod here;
 mod keep;
 mod notice;
 mod point;
@@ -53,6 +54,7 @@ mod sql;
 mod summary;
 mod text;
 mod time;
+pub mod tools;
 pub mod transfer;
 mod usage;
 

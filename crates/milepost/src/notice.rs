@@ -20,6 +20,9 @@ pub enum Notice {
         checkpoint_id: CheckpointId,
         /// Why.
         reason: String,
+        /// Bytes of the state as JSON, when someone listens.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        size: Option<u64>,
         /// How long it took.
         #[serde(rename = "duration_ms")]
         duration_ms: i64,
@@ -35,6 +38,19 @@ pub enum Notice {
         reason: String,
         /// What went wrong.
         error: String,
+    },
+    /// The retention put checkpoints into the trash, or could not.
+    CheckpointsPruned {
+        /// When.
+        #[serde(serialize_with = "crate::text::time")]
+        timestamp: Timestamp,
+        /// The session.
+        session_id: SessionId,
+        /// The checkpoints.
+        checkpoints: Vec<CheckpointId>,
+        /// What went wrong.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
     },
     /// A session went on from a checkpoint.
     CheckpointRestored {
@@ -73,6 +89,7 @@ impl Counts {
             Notice::CheckpointCreated { .. } => &self.made,
             Notice::CheckpointFailed { .. } => &self.failed,
             Notice::CheckpointRestored { .. } => &self.restored,
+            Notice::CheckpointsPruned { .. } => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

@@ -372,7 +372,8 @@ impl Session {
         let start = self.now();
         match self.writer().append(append.clone().mark(mark.clone())).await {
             Ok(receipt) => {
-                let checkpoint = self.marked(&mark, &receipt, start);
+                let checkpoint = self.marked(&mark, &receipt, start).await;
+                self.prune_if_due().await;
                 Ok(Appended { first: receipt.first, checkpoint })
             }
             Err(error) if is_lost(&error) => Err(error.into()),
@@ -391,8 +392,9 @@ impl Session {
         mark.description = mark.description.map(|text| redaction.text(&text));
         let start = self.now();
         let receipt = self.writer().append(append.mark(mark.clone())).await?;
-        self.marked(&mark, &receipt, start)
-            .ok_or_else(|| Error::refused("taking a checkpoint", "the store took none", "try again"))
+        let made = self.marked(&mark, &receipt, start).await;
+        self.prune_if_due().await;
+        made.ok_or_else(|| Error::refused("taking a checkpoint", "the store took none", "try again"))
     }
 
     /// Takes a checkpoint; a failure is told and counted, and the session goes on.
@@ -422,7 +424,7 @@ impl Session {
         }
     }
 
-    fn marked(&self, mark: &NewMark, receipt: &Receipt, start: Timestamp) -> Option<CheckpointId> {
+    async fn marked(&self, mark: &NewMark, receipt: &Receipt, start: Timestamp) -> Option<CheckpointId> {
         let id = *receipt.checkpoints.last()?;
         let now = self.now();
         {
@@ -430,14 +432,44 @@ impl Session {
             (run.messages, run.marked, run.owed) = (0, now, None);
             run.unpruned += 1;
         }
+        // Worth reading only for someone who listens.
+        let size = match self.engine().has_listeners() {
+            true => self.state().await.ok().map(|state| state.as_value().to_string().len() as u64),
+            false => None,
+        };
         self.engine().notify(Notice::CheckpointCreated {
             timestamp: now,
             session_id: self.id(),
             checkpoint_id: id,
             reason: mark.trigger.to_string(),
+            size,
             duration_ms: now.since_ms(start),
         });
         Some(id)
+    }
+
+    /// Every so many checkpoints the retention looks which it does not keep. They go into the trash, which is told; that
+    /// it cannot be done is no reason to stop.
+    async fn prune_if_due(&self) {
+        let retention = &self.policy().retention;
+        {
+            let mut run = self.run();
+            if retention.prune_every_nodes == 0 || run.unpruned < retention.prune_every_nodes {
+                return;
+            }
+            run.unpruned = 0;
+        }
+        let pruned = match self.writer().prune(retention).await {
+            Ok(pruned) if pruned.checkpoints.is_empty() => return,
+            Ok(pruned) => Ok(pruned.checkpoints),
+            Err(error) => Err(error.to_string()),
+        };
+        let (checkpoints, error) = match pruned {
+            Ok(checkpoints) => (checkpoints, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let timestamp = self.now();
+        self.engine().notify(Notice::CheckpointsPruned { timestamp, session_id: self.id(), checkpoints, error });
     }
 
     fn mark_failed(&self, mark: NewMark, error: &Error) {

@@ -38,7 +38,7 @@ impl Milepost {
 fn run(path: &Path, statement: &str) -> rusqlite::Result<Table> {
     let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let mut prepared = database.prepare(statement)?;
-    let columns: Vec<String> = prepared.column_names().into_iter().map(str::to_owned).collect();
+    let columns: Vec<String> = prepared.column_names().map(str::to_owned).collect();
     let (mut rows, mut more) = (Vec::new(), false);
     let mut found = prepared.query([])?;
     while let Some(row) = found.next()? {

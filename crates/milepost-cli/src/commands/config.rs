@@ -72,7 +72,9 @@ fn show(app: &App, part: Option<&str>, changed: bool) -> Result<()> {
     if app.out.json {
         let list: Vec<_> = rows
             .iter()
-            .map(|row| json!({ "key": row.key, "value": row.value, "from": row.origin.to_string(), "about": row.about }))
+            .map(
+                |row| json!({ "key": row.key, "value": row.value, "from": row.origin.to_string(), "about": row.about }),
+            )
             .collect();
         return app.out.json(&list);
     }
@@ -80,7 +82,8 @@ fn show(app: &App, part: Option<&str>, changed: bool) -> Result<()> {
         .iter()
         .map(|row| {
             let from = row.origin.to_string();
-            let from = if row.origin == Origin::Default { app.out.styles.dim(&from) } else { app.out.styles.info(&from) };
+            let from =
+                if row.origin == Origin::Default { app.out.styles.dim(&from) } else { app.out.styles.info(&from) };
             let value = row.value.as_str().map_or_else(|| row.value.to_string(), str::to_owned);
             vec![row.key.clone(), plain(&value), from, row.about.to_owned()]
         })

@@ -41,7 +41,11 @@ pub async fn run(app: &mut App, args: args::Doctor) -> Result<ExitCode> {
         }
         for ailment in &diagnosis.ailments {
             let at = ailment.at.map(|at| format!("entry {}: ", at.seq.0)).unwrap_or_default();
-            let channel = if ailment.channel.is_main() { String::new() } else { format!("#{} ", plain(ailment.channel.as_str())) };
+            let channel = if ailment.channel.is_main() {
+                String::new()
+            } else {
+                format!("#{} ", plain(ailment.channel.as_str()))
+            };
             app.out.line(format!("  {channel}{at}{}", plain(&ailment.why)))?;
         }
     }
@@ -53,7 +57,9 @@ pub async fn run(app: &mut App, args: args::Doctor) -> Result<ExitCode> {
             let mended: Vec<String> =
                 found.iter().filter(|diagnosis| !diagnosis.ailments.is_empty()).map(|d| short(d.session_id)).collect();
             if !mended.is_empty() {
-                app.out.note("nothing has to be done about histories: requests are built from a view in which they are mended");
+                app.out.note(
+                    "nothing has to be done about histories: requests are built from a view in which they are mended",
+                );
             }
             if is_damaged {
                 app.out.note("damaged entries: `milepost verify` shows how far it goes, `milepost sessions resume` passes over them");

@@ -64,7 +64,9 @@ async fn show(app: &mut App) -> Result<()> {
         return app.out.json(&json!({ "encrypted": engine.store().is_encrypted(), "fingerprint": given }));
     }
     app.out.line(match (engine.store().is_encrypted(), given) {
-        (true, Some(fingerprint)) => format!("workspace {} is encrypted with key {fingerprint}", engine.store().workspace()),
+        (true, Some(fingerprint)) => {
+            format!("workspace {} is encrypted with key {fingerprint}", engine.store().workspace())
+        }
         (true, None) => format!("workspace {} is encrypted", engine.store().workspace()),
         (false, _) => format!("workspace {} is not encrypted", engine.store().workspace()),
     })

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use milepost::{
-    How, MarkQuery, Message, Role, SearchHit, SearchQuery, SessionInfo, SessionQuery, SessionSummary, Status, Timestamp,
-    Trigger, parse_time,
+    How, MarkQuery, Message, Role, SearchHit, SearchQuery, SessionInfo, SessionQuery, SessionSummary, Status,
+    Timestamp, Trigger, parse_time,
 };
 use serde_json::json;
 
@@ -18,7 +18,8 @@ pub fn moment(text: &str, now: Timestamp) -> Result<Timestamp> {
     if let Some(time) = parse_time(text) {
         return Ok(time);
     }
-    let wrong = || Usage(format!("{text:?} is not a time: write 2026-11-16, 2026-11-16T10:00:00Z, 90s, 15m, 2h, 3d or 2w"));
+    let wrong =
+        || Usage(format!("{text:?} is not a time: write 2026-11-16, 2026-11-16T10:00:00Z, 90s, 15m, 2h, 3d or 2w"));
     let unit = text.chars().last().ok_or_else(wrong)?;
     let count: i64 = text[..text.len() - unit.len_utf8()].parse().map_err(|_| wrong())?;
     let seconds = match unit {
@@ -221,7 +222,8 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
 fn show_hit(app: &App, hit: &SearchHit) -> Result<()> {
     let title = hit.title.as_deref().map(plain).unwrap_or_default();
     let left = if hit.current { "" } else { " (left behind by a restore)" };
-    let head = format!("{}  {}  {}{}", app.out.styles.bold(&short(hit.session_id)), app.out.time(hit.time), title, left);
+    let head =
+        format!("{}  {}  {}{}", app.out.styles.bold(&short(hit.session_id)), app.out.time(hit.time), title, left);
     app.out.line(head.trim_end())?;
     let line = |message: &Message, mark: &str| {
         let text = plain(&message.text());
@@ -237,4 +239,3 @@ fn show_hit(app: &App, hit: &SearchHit) -> Result<()> {
     }
     Ok(())
 }
-

@@ -45,7 +45,10 @@ pub async fn input(app: &App, what: &str) -> Result<String> {
     });
     let bytes = bytes.await?;
     if bytes.len() as u64 > MAX_INPUT_BYTES {
-        return Err(Usage(format!("the input has more than {MAX_INPUT_BYTES} bytes (MAX_INPUT_BYTES): import it instead")).into());
+        return Err(Usage(format!(
+            "the input has more than {MAX_INPUT_BYTES} bytes (MAX_INPUT_BYTES): import it instead"
+        ))
+        .into());
     }
     let text = String::from_utf8(bytes).map_err(|_| Usage("the input is not text: it is not in UTF-8; convert it, or import it as a file".into()))?;
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
@@ -65,7 +68,9 @@ fn read(text: &str, role: &str, from_json: bool, channel: Option<&str>) -> Resul
 
 /// One message, a list of them, or one a line.
 fn parse(text: &str) -> Result<Vec<Message>> {
-    let wrong = |error: serde_json::Error| Usage(format!("this is not a message: {error}; write {{\"role\": \"user\", \"content\": \"…\"}}"));
+    let wrong = |error: serde_json::Error| {
+        Usage(format!("this is not a message: {error}; write {{\"role\": \"user\", \"content\": \"…\"}}"))
+    };
     match serde_json::from_str::<serde_json::Value>(text) {
         Ok(serde_json::Value::Array(items)) => {
             Ok(items.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().map_err(wrong)?)
@@ -121,15 +126,27 @@ async fn list(
 pub fn put_all(app: &App, id: SessionId, messages: &[StoredMessage]) -> Result<()> {
     if app.out.json {
         let list: Vec<_> = messages.iter().map(message_json).collect();
-        return app.out.json(&json!({ "sessionId": id, "messages": list }));
+        let tokens: u64 = messages.iter().map(|stored| milepost::Usage::of(&stored.message).tokens()).sum();
+        let last = messages.last().map(|stored| stored.time.to_string());
+        return app
+            .out
+            .json(&json!({ "sessionId": id, "messages": list, "totalTokens": tokens, "lastMessageAt": last }));
     }
     messages.iter().try_for_each(|stored| show(app, stored))
 }
 
 /// A message with its whole text.
 fn show(app: &App, stored: &StoredMessage) -> Result<()> {
-    let channel = if stored.message.channel.is_main() { String::new() } else { format!("  #{}", safe(stored.message.channel.as_str())) };
-    app.out.line(format!("{}  {}{channel}", role(app, &stored.message), app.out.styles.dim(&app.out.time(stored.time))))?;
+    let channel = if stored.message.channel.is_main() {
+        String::new()
+    } else {
+        format!("  #{}", safe(stored.message.channel.as_str()))
+    };
+    app.out.line(format!(
+        "{}  {}{channel}",
+        role(app, &stored.message),
+        app.out.styles.dim(&app.out.time(stored.time))
+    ))?;
     for line in safe(&stored.message.text()).lines() {
         app.out.line(format!("  {line}"))?;
     }

@@ -21,6 +21,7 @@ use anyhow::Result;
 
 use crate::app::App;
 use crate::args::{Command, Sessions};
+pub use transfer::bring_back_if_archived;
 
 /// Does what was asked.
 pub async fn run(app: &mut App, command: Command) -> Result<ExitCode> {
@@ -69,8 +70,10 @@ async fn sessions(app: &mut App, command: Sessions) -> Result<()> {
         Sessions::Uncompact { session } => sessions::uncompact(app, &session).await,
         Sessions::Archive(args) => transfer::archive(app, args).await,
         Sessions::Unarchive { session } => transfer::unarchive(app, &session).await,
-        Sessions::Trash { sessions } => sessions::trash(app, &sessions, true).await,
-        Sessions::Untrash { sessions } => sessions::trash(app, &sessions, false).await,
+        Sessions::Trash { sessions, checkpoint } => sessions::trash(app, &sessions, checkpoint.as_deref(), true).await,
+        Sessions::Untrash { sessions, checkpoint } => {
+            sessions::trash(app, &sessions, checkpoint.as_deref(), false).await
+        }
         Sessions::Delete(args) => sessions::delete(app, args).await,
         Sessions::Export(args) => transfer::export(app, args).await,
         Sessions::Import(args) => transfer::import(app, args).await,

@@ -91,7 +91,9 @@ pub async fn pull(app: &mut App, args: args::Copy) -> Result<()> {
 
 fn done(app: &App, copied: &milepost::transfer::Copied, word: &str) -> Result<()> {
     if app.out.json {
-        return app.out.json(&json!({ "sessionId": copied.session, "entries": copied.entries, "isNew": copied.is_new }));
+        return app
+            .out
+            .json(&json!({ "sessionId": copied.session, "entries": copied.entries, "isNew": copied.is_new }));
     }
     app.out.line(match (copied.is_new, copied.entries) {
         (true, entries) => format!("{word} {} with {}", copied.session, count(entries, "entry")),

@@ -34,7 +34,17 @@ pub async fn new(app: &mut App, args: args::New) -> Result<()> {
     }
     let set = sets(&args.set)?;
     let engine = app.engine().await?;
-    let key = key(args.keys);
+    let mut key = key(args.keys);
+    let mut here = None;
+    if args.here {
+        let directory = std::env::current_dir()?;
+        let found = engine.here(&directory).await?;
+        if let Some(note) = &found.note {
+            app.out.note(plain(note));
+        }
+        key.project = Some(found.project.id.to_string());
+        here = Some((directory, found.project.name));
+    }
     let session = if args.reuse {
         let session = engine.get_or_create(&key).await?;
         let info = session.info().await;
@@ -51,6 +61,9 @@ pub async fn new(app: &mut App, args: args::New) -> Result<()> {
         session
     } else {
         let mut patch = key.patch();
+        if let Some((_, name)) = &here {
+            patch = patch.with("project_name", Value::String(name.clone()));
+        }
         if let Some(title) = args.title {
             patch = patch.title(title);
         }
@@ -60,6 +73,9 @@ pub async fn new(app: &mut App, args: args::New) -> Result<()> {
         let policy = (!policy.is_empty()).then_some(Value::Object(policy));
         engine.create(NewSession { patch, policy, ..NewSession::default() }).await?
     };
+    if let Some((directory, _)) = &here {
+        session.collect_context(directory).await?;
+    }
     if !set.is_empty() {
         session.set(&set).await?;
     }
@@ -92,7 +108,7 @@ fn name(mark: &Mark) -> String {
 pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     let set = sets(&args.set)?;
     let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
-    let id = app.session(&args.session).await?;
+    let id = app.session_or_archived(&args.session).await?;
     let engine = app.engine().await?;
     if args.dry_run {
         let (mark, skipped) = engine.resume_preview(id, &point).await?;
@@ -182,7 +198,9 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     let behind = now.messages().saturating_sub(mark.checkpoint.messages());
     if dry_run {
         if app.out.json {
-            return app.out.json(&json!({ "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind }));
+            return app
+                .out
+                .json(&json!({ "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind }));
         }
         return app.out.line(format!(
             "would go back to {}, taken {}; {} would stay on the old timeline",
@@ -207,8 +225,14 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     Ok(())
 }
 
-pub async fn trash(app: &mut App, sessions: &[String], into: bool) -> Result<()> {
+pub async fn trash(app: &mut App, sessions: &[String], checkpoint: Option<&str>, into: bool) -> Result<()> {
     let engine = app.engine().await?;
+    if let Some(checkpoint) = checkpoint {
+        let [session] = sessions else {
+            return Err(Usage("a checkpoint is one session's: name only that".into()).into());
+        };
+        return trash_checkpoint(app, session, checkpoint, into).await;
+    }
     let mut moved = Vec::new();
     for session in sessions {
         let id = app.session_of(session, SessionQuery { trashed: !into, ..SessionQuery::default() }).await?;
@@ -226,6 +250,17 @@ pub async fn trash(app: &mut App, sessions: &[String], into: bool) -> Result<()>
         return app.out.json(&json!({ "sessions": moved, "trashed": into }));
     }
     Ok(())
+}
+
+async fn trash_checkpoint(app: &mut App, session: &str, checkpoint: &str, into: bool) -> Result<()> {
+    let id = app.session(session).await?;
+    let engine = app.engine().await?;
+    let mark = engine.mark(id, &checkpoint.parse()?).await?.checkpoint.id;
+    match into {
+        true => engine.trash_checkpoint(id, mark).await?,
+        false => engine.untrash_checkpoint(id, mark).await?,
+    }
+    done(app, id, if into { "trashed" } else { "untrashed" }, Some(mark.to_string()))
 }
 
 pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
@@ -358,4 +393,3 @@ pub async fn uncompact(app: &mut App, session: &str) -> Result<()> {
         version => format!("{id} is back at summary {version}"),
     })
 }
-

@@ -17,13 +17,14 @@ const LAST_MESSAGES: usize = 5;
 const SHOWN_VALUES: usize = 50;
 
 pub async fn show(app: &mut App, session: &str) -> Result<()> {
-    let id = app.session(session).await?;
+    let id = app.session_or_archived(session).await?;
     let engine = app.engine().await?;
     let info = engine.store().session(id).await.map_err(milepost::Error::from)?;
     let last = MessageQuery { last: Some(LAST_MESSAGES), ..MessageQuery::default() };
     let messages = engine.store().messages(id, &last).await.map_err(milepost::Error::from)?;
     let state = engine.store().state(id).await;
-    let lease = engine.store().backend().session(engine.store().workspace(), id).await.map_err(milepost::Error::from)?;
+    let lease =
+        engine.store().backend().session(engine.store().workspace(), id).await.map_err(milepost::Error::from)?;
     let holder = lease.map(|head| head.lease).filter(|lease| lease.owner.is_some() && lease.until > app.out.now);
     if app.out.json {
         let mut value = serde_json::to_value(SessionSummary::of(info.clone()))?;
@@ -89,7 +90,8 @@ pub fn message_json(stored: &StoredMessage) -> Value {
 /// A message on one line.
 pub fn show_message(app: &App, stored: &StoredMessage) -> Result<()> {
     let text = plain(&stored.message.text());
-    let line = format!("{}  {}  {}", app.out.styles.dim(&app.out.time(stored.time)), role(app, &stored.message), text.trim());
+    let line =
+        format!("{}  {}  {}", app.out.styles.dim(&app.out.time(stored.time)), role(app, &stored.message), text.trim());
     app.out.line(clip(&line, app.out.width()))
 }
 
@@ -155,10 +157,13 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
         ("number", point.number.to_string()),
         ("messages", point.messages().to_string()),
         ("clean", if point.clean { "yes".to_owned() } else { out.styles.warn("no") }),
-        ("resumable", match &point.resumable {
-            milepost::model::Resumable::Yes => "yes".to_owned(),
-            milepost::model::Resumable::No(why) => out.styles.warn(&format!("no: {}", plain(why))),
-        }),
+        (
+            "resumable",
+            match &point.resumable {
+                milepost::model::Resumable::Yes => "yes".to_owned(),
+                milepost::model::Resumable::No(why) => out.styles.warn(&format!("no: {}", plain(why))),
+            },
+        ),
     ];
     facts.extend(point.label.as_deref().map(|label| ("label", plain(label))));
     facts.extend(point.description.as_deref().map(|text| ("description", plain(text))));
@@ -240,7 +245,8 @@ fn show_diff(app: &App, diff: &Diff) -> Result<()> {
         for change in diff.state.iter().take(SHOWN_VALUES) {
             let sides = [('-', &change.before), ('+', &change.after)];
             for (sign, value) in sides.into_iter().filter_map(|(sign, value)| Some((sign, value.as_ref()?))) {
-                let text = clip(&format!("{sign} {} = {}", plain(&change.path), plain(&value.to_string())), out.width());
+                let text =
+                    clip(&format!("{sign} {} = {}", plain(&change.path), plain(&value.to_string())), out.width());
                 out.line(if sign == '-' { out.styles.bad(&text) } else { out.styles.good(&text) })?;
             }
         }
@@ -254,4 +260,3 @@ fn show_diff(app: &App, diff: &Diff) -> Result<()> {
     }
     Ok(())
 }
-

@@ -25,10 +25,8 @@ pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
     }
     let (head, rows) = (table.columns, table.rows);
     if app.out.json {
-        let list: Vec<Value> = rows
-            .into_iter()
-            .map(|row| Value::Object(head.iter().cloned().zip(row).collect::<Map<_, _>>()))
-            .collect();
+        let list: Vec<Value> =
+            rows.into_iter().map(|row| Value::Object(head.iter().cloned().zip(row).collect::<Map<_, _>>())).collect();
         return app.out.json(&json!(list));
     }
     let names: Vec<&str> = head.iter().map(String::as_str).collect();

@@ -30,9 +30,14 @@ async fn get(app: &mut App, session: &str, path: Option<&str>, checkpoint: Optio
     };
     let mut value = state.into_value();
     if let Some(path) = path {
-        let pointer = if path.starts_with('/') || path.is_empty() { path.to_owned() } else { format!("/{}", path.replace('.', "/")) };
+        let pointer = if path.starts_with('/') || path.is_empty() {
+            path.to_owned()
+        } else {
+            format!("/{}", path.replace('.', "/"))
+        };
         let Some(found) = value.pointer_mut(&pointer) else {
-            return Err(milepost::store::Error::NotFound { what: "value", id: format!("{path} in the state of {id}") }.into_engine());
+            return Err(milepost::store::Error::NotFound { what: "value", id: format!("{path} in the state of {id}") }
+                .into_engine());
         };
         value = found.take();
     }

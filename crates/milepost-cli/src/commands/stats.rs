@@ -76,10 +76,18 @@ fn show(app: &App, figures: &Analytics) -> Result<()> {
         ("tool calls", format!("{}, {} failed", figures.tool_calls_count, figures.tool_errors)),
         ("duration", format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)),
         ("artifacts", figures.artifacts_generated.to_string()),
-        ("tokens", format!("{} in, {} out, {} cached", figures.usage.input_tokens, figures.usage.output_tokens, figures.usage.cached_tokens)),
+        (
+            "tokens",
+            format!(
+                "{} in, {} out, {} cached",
+                figures.usage.input_tokens, figures.usage.output_tokens, figures.usage.cached_tokens
+            ),
+        ),
         ("cost", format!("${:.4}", figures.usage.cost_usd)),
     ])?;
-    for (title, counts) in [("by role", &figures.by_role), ("by tool", &figures.by_tool), ("checkpoints", &figures.by_trigger)] {
+    for (title, counts) in
+        [("by role", &figures.by_role), ("by tool", &figures.by_tool), ("checkpoints", &figures.by_trigger)]
+    {
         let values: Vec<(String, u64)> = counts.iter().map(|(name, count)| (plain(name), *count)).collect();
         if !values.is_empty() {
             chart(app, title, &values)?;
@@ -122,7 +130,8 @@ async fn space(app: &mut App, session: Option<String>) -> Result<()> {
     let store = engine.store();
     let stats = store.stats().await.map_err(milepost::Error::from)?;
     let keep = engine.policy().retention.clone();
-    let shown: Vec<&SessionUsage> = stats.sessions.iter().filter(|usage| only.is_none_or(|id| usage.session == id)).collect();
+    let shown: Vec<&SessionUsage> =
+        stats.sessions.iter().filter(|usage| only.is_none_or(|id| usage.session == id)).collect();
     let mut prunable = 0;
     let mut progress = app.progress("measuring", shown.len() as u64);
     let mut rows = Vec::new();
@@ -179,7 +188,10 @@ async fn space(app: &mut App, session: Option<String>) -> Result<()> {
     ])?;
     if let Some(sum) = compression {
         let ratio = sum.plain as f64 / sum.stored.max(1) as f64;
-        app.out.facts(&[("compression", format!("{} stored as {}, {ratio:.1} times smaller", bytes(sum.plain), bytes(sum.stored)))])?;
+        app.out.facts(&[(
+            "compression",
+            format!("{} stored as {}, {ratio:.1} times smaller", bytes(sum.plain), bytes(sum.stored)),
+        )])?;
     }
     if !rows.is_empty() {
         app.out.line("")?;

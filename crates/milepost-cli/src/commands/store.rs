@@ -57,7 +57,9 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     }
     progress.end();
     let (purged, deleted) = match args.purge {
-        true => engine.store().empty_trash(&keep, &engine.claim(), args.dry_run).await.map_err(milepost::Error::from)?,
+        true => {
+            engine.store().empty_trash(&keep, &engine.claim(), args.dry_run).await.map_err(milepost::Error::from)?
+        }
         false => Default::default(),
     };
     if args.purge && !args.dry_run {
@@ -137,7 +139,9 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
         if verified.problems.iter().all(|problem| problem.derived) {
             app.out.note("only what is derived is wrong: `milepost reindex` rebuilds it");
         } else {
-            app.out.note("sessions still open at an older checkpoint: `milepost sessions resume` passes over what is damaged");
+            app.out.note(
+                "sessions still open at an older checkpoint: `milepost sessions resume` passes over what is damaged",
+            );
         }
     }
     Ok(code)

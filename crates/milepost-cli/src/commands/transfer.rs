@@ -6,7 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use milepost::transfer::export::{self, Layout};
-use milepost::transfer::{BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle, import_bundle, older};
+use milepost::transfer::{
+    BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle, import_bundle, older,
+};
 use milepost::{SessionId, SessionPatch};
 use serde_json::json;
 
@@ -41,7 +43,10 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
         Format::Bundle => {
             let mut progress = app.progress("exporting entry", 0);
             let mut file = Draft::new(output)?;
-            export_bundle(store, id, &mut file.writer, &BundleOptions::default(), &mut |done| progress.tell(done.entries)).await?;
+            export_bundle(store, id, &mut file.writer, &BundleOptions::default(), &mut |done| {
+                progress.tell(done.entries)
+            })
+            .await?;
             file.keep(output)?
         }
         Format::Markdown => {
@@ -175,10 +180,12 @@ fn show_imported(app: &App, imported: &[Imported]) -> Result<()> {
     if app.out.json {
         let list: Vec<_> = imported
             .iter()
-            .map(|one| json!({
-                "sessionId": one.session, "original": one.original, "entries": one.entries,
-                "messages": one.messages, "checkpoints": one.checkpoints, "notes": one.notes,
-            }))
+            .map(|one| {
+                json!({
+                    "sessionId": one.session, "original": one.original, "entries": one.entries,
+                    "messages": one.messages, "checkpoints": one.checkpoints, "notes": one.notes,
+                })
+            })
             .collect();
         return app.out.json(&json!({ "sessions": list }));
     }
@@ -214,7 +221,11 @@ async fn find(app: &mut App, given: &str) -> Result<milepost::Archived> {
     });
     match (fits.next(), fits.next()) {
         (Some(one), None) => Ok(one),
-        (None, _) => Err(milepost::Error::from(milepost::store::Error::NotFound { what: "archived session", id: given.to_owned() }).into()),
+        (None, _) => Err(milepost::Error::from(milepost::store::Error::NotFound {
+            what: "archived session",
+            id: given.to_owned(),
+        })
+        .into()),
         (Some(a), Some(b)) => Err(milepost::Error::Ambiguous {
             given: given.to_owned(),
             candidates: vec![a.session_id.to_string(), b.session_id.to_string()],
@@ -231,6 +242,14 @@ pub async fn unarchive(app: &mut App, session: &str) -> Result<()> {
         return app.out.json(&json!({ "sessionId": id }));
     }
     app.out.line(format!("{id} is back"))
+}
+
+/// Brings a session back when it was archived.
+pub async fn bring_back_if_archived(app: &mut App, given: &str) -> Result<Option<SessionId>> {
+    let Ok(archived) = find(app, given).await else { return Ok(None) };
+    app.out.note(format!("{} was archived: it is brought back", archived.session_id));
+    bring_back(app, &archived).await?;
+    Ok(Some(archived.session_id))
 }
 
 async fn bring_back(app: &mut App, archived: &milepost::Archived) -> Result<()> {

@@ -6,7 +6,7 @@ use milepost_model::{Block, Content, Message};
 use regex::{Captures, Regex};
 use serde_json::{Map, Value};
 
-use super::KEY_KIND;
+use super::{KEY_KIND, MAX_ROUNDS};
 
 #[allow(clippy::expect_used, reason = "the pattern is a constant that a test compiles")]
 static TOKEN: LazyLock<Regex> =
@@ -111,17 +111,24 @@ fn whole(text: &str, lookup: &mut Lookup) -> Option<Value> {
 }
 
 fn string(text: &mut String, lookup: &mut Lookup) {
-    if !TOKEN.is_match(text) {
-        return;
-    }
-    let restored = TOKEN.replace_all(text, |token: &Captures<'_>| {
-        let part = |group| token.get(group).map_or("", |part| part.as_str());
-        let secret = lookup(part(1), part(2));
-        match secret {
-            Some(json) if part(1) == KEY_KIND => serde_json::from_str::<String>(&json).unwrap_or(json),
-            Some(secret) => secret,
-            None => part(0).to_owned(),
+    // What was taken out in a second look may hold the token of the first.
+    for _ in 0..=MAX_ROUNDS {
+        if !TOKEN.is_match(text) {
+            return;
         }
-    });
-    *text = restored.into_owned();
+        let restored = TOKEN.replace_all(text, |token: &Captures<'_>| {
+            let part = |group| token.get(group).map_or("", |part| part.as_str());
+            let secret = lookup(part(1), part(2));
+            match secret {
+                Some(json) if part(1) == KEY_KIND => serde_json::from_str::<String>(&json).unwrap_or(json),
+                Some(secret) => secret,
+                None => part(0).to_owned(),
+            }
+        });
+        let restored = restored.into_owned();
+        if restored == *text {
+            return;
+        }
+        *text = restored;
+    }
 }

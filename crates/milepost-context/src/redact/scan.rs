@@ -121,19 +121,24 @@ impl Scanner {
         let mut spans = Vec::new();
         let tokens = assign::tokens(text);
         if let Some(leads) = &self.leads {
-            leads.each(text, |at, literal, lead| match lead {
-                // A form is a form only in its own case.
-                Lead::Form(index)
-                    if text.as_bytes().get(at..).is_some_and(|rest| rest.starts_with(literal.as_bytes())) =>
-                {
-                    spans.extend(form(text, at, FORMS.get(index), self.forms.get(index)));
+            let mut ends = 0;
+            leads.each(text, |at, literal, lead| {
+                let span = match lead {
+                    // A form is a form only in its own case.
+                    Lead::Form(index) if text.get(at..).is_some_and(|rest| rest.starts_with(literal)) => {
+                        form(text, at, ends, FORMS.get(index), self.forms.get(index))
+                    }
+                    Lead::Header(index) => form(text, at, ends, HEADERS.get(index), self.headers.get(index)),
+                    Lead::Word if !within(&tokens, at, at + literal.len()) => {
+                        let value = assigned(text, (at, at + literal.len()), &self.keys);
+                        value.map(|(start, end, kind)| Span { start, end, kind: kind.into(), rank: 3 })
+                    }
+                    Lead::Form(_) | Lead::Word => None,
+                };
+                if let Some(span) = span {
+                    ends = span.end;
+                    spans.push(span);
                 }
-                Lead::Header(index) => spans.extend(form(text, at, HEADERS.get(index), self.headers.get(index))),
-                Lead::Word if !within(&tokens, at, at + literal.len()) => {
-                    let value = assigned(text, (at, at + literal.len()), &self.keys);
-                    spans.extend(value.map(|(start, end, kind)| Span { start, end, kind: kind.into(), rank: 3 }));
-                }
-                Lead::Form(_) | Lead::Word => {}
             });
         }
         for index in self.own_set.matches(text) {
@@ -187,14 +192,15 @@ pub(super) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-fn form(text: &str, at: usize, form: Option<&Form>, regex: Option<&Regex>) -> Option<Span> {
+/// The secret of a form that begins at `at`. Where another secret ends, a word ends.
+fn form(text: &str, at: usize, ends: usize, form: Option<&Form>, regex: Option<&Regex>) -> Option<Span> {
     let (form, regex) = (form?, regex?);
     let before = text.as_bytes().get(..at)?;
     let last = before.last().copied();
     let mut start = at;
     let fits = match form.before {
         Before::Any => true,
-        Before::Boundary => !last.is_some_and(is_word),
+        Before::Boundary => at == ends || !last.is_some_and(is_word),
         Before::Letter => last.is_some_and(|b| b.is_ascii_alphanumeric()),
         Before::Query => matches!(last, Some(b'?' | b'&' | b';')),
         Before::Digits { least, most } => {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use milepost_model::{Block, Content, Message};
+use milepost_model::{Block, Channel, Content, Message, Role};
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
@@ -33,6 +33,15 @@ impl<'a> Walk<'a> {
                     walk.at(&index.to_string(), |walk| walk.block(block));
                 }
             }),
+        }
+        if let Role::Other(name) = &mut message.role {
+            self.at("role", |walk| walk.string(name));
+        }
+        if !message.channel.is_main() {
+            let mut name = message.channel.as_str().to_owned();
+            self.at("channel", |walk| walk.string(&mut name));
+            // A name with a token in it may be too long for a channel; then it is no channel of its own.
+            message.channel = Channel::new(name).unwrap_or_default();
         }
         self.map(&mut message.extra);
         self.found

@@ -13,6 +13,10 @@ use crate::tokens::{MESSAGE_OVERHEAD, Tokenizer};
 
 /// A part of the context that has fewer tokens of room than this is left out rather than cut.
 const LEAST_CUT: usize = 64;
+/// The share of the budget that the newest messages keep from the context: one in so many.
+const KEPT_FOR_MESSAGES: usize = 4;
+/// The tokens of a part's title and of the lines around it.
+const TITLE: usize = 8;
 /// What stands where a text was cut.
 const CUT: &str = "\n… (cut)";
 
@@ -46,7 +50,6 @@ pub(super) struct Fit<'a> {
     /// Room that is left, by the sum of the parts.
     room: usize,
     summary: Option<Summary>,
-    summary_tokens: usize,
     /// Name, text and tokens, the most important first.
     context: Vec<(String, String, usize)>,
     /// Text and tokens, the oldest first.
@@ -77,13 +80,27 @@ impl<'a> Fit<'a> {
             prompt_tokens,
             room: budget - fixed,
             summary: None,
-            summary_tokens: 0,
             context: Vec::new(),
             messages: Vec::new(),
             messages_out: 0,
             items_out: 0,
             context_out: Vec::new(),
         })
+    }
+
+    /// Takes everything, when everything fits.
+    pub(super) fn all(&mut self) -> bool {
+        let fits = self
+            .tokenizer
+            .count_up_to(&whole(self.parts), self.budget)
+            .is_some_and(|tokens| tokens + self.prompt_tokens + 2 * MESSAGE_OVERHEAD <= self.budget);
+        if fits {
+            self.room = usize::MAX / 2;
+            self.summary();
+            self.context();
+            self.conversation();
+        }
+        fits
     }
 
     /// Takes the work progress, without what does not fit.
@@ -101,14 +118,13 @@ impl<'a> Fit<'a> {
             tokens = self.tokenizer.count_text(&render::summary(&summary)) + 2;
         }
         self.room -= tokens;
-        self.summary_tokens = tokens;
         self.summary = Some(summary);
     }
 
     /// Takes the parts of the context, the most important first.
     pub(super) fn context(&mut self) {
-        let title = 8;
-        let mut room = self.room.saturating_sub(title);
+        let kept_free = self.newest(self.budget / KEPT_FOR_MESSAGES).min(self.room);
+        let mut room = (self.room - kept_free).saturating_sub(TITLE);
         for (name, text) in render::context_parts(&self.parts.context) {
             let (text, tokens) = match self.tokenizer.count_up_to(&text, room.saturating_sub(2)) {
                 Some(tokens) => (text, tokens + 2),
@@ -129,13 +145,27 @@ impl<'a> Fit<'a> {
             self.context.push((name, text, tokens));
         }
         if !self.context.is_empty() {
-            self.room = room;
+            self.room = room + kept_free;
         }
+    }
+
+    /// The tokens of the newest messages that have at most `most` together.
+    fn newest(&self, most: usize) -> usize {
+        let mut sum = TITLE;
+        for message in shown(self.parts).iter().rev() {
+            // Whichever form they are shown in.
+            let tokens = self.tokenizer.count_message(message) + MESSAGE_OVERHEAD;
+            if sum + tokens > most {
+                break;
+            }
+            sum += tokens;
+        }
+        if sum > TITLE { sum } else { 0 }
     }
 
     /// Takes messages, the newest first, until one does not fit.
     pub(super) fn conversation(&mut self) {
-        let mut room = self.room.saturating_sub(8);
+        let mut room = self.room.saturating_sub(TITLE);
         let mut taken = Vec::new();
         for message in shown(self.parts).iter().rev() {
             let text = render::message(message);
@@ -189,7 +219,7 @@ impl<'a> Fit<'a> {
         PartTokens {
             agent: self.tokenizer.count_text(&self.agent),
             context: self.context.iter().map(|(_, _, tokens)| tokens).sum(),
-            summary: self.summary_tokens,
+            summary: self.summary.as_ref().map_or(0, |summary| self.tokenizer.count_text(&render::summary(summary))),
             messages: self.messages.iter().map(|(_, tokens)| tokens).sum(),
             user_prompt: self.prompt_tokens,
         }

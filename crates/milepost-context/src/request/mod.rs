@@ -5,8 +5,9 @@
 //! conversation, in this order; a part without content is left out. What does not fit is shed in a
 //! fixed order, and [`Request::left_out`] says what and why:
 //!
-//! 1. messages, the oldest first;
-//! 2. parts of the context, the least important first (see [`context_parts`]);
+//! 1. messages, the oldest first, down to the newest that have a quarter of the budget together;
+//! 2. parts of the context, the least important first (see [`context_parts`]), and with them the
+//!    other messages; the last part that has some room is cut at a line;
 //! 3. items of the work progress: what is done, then decisions, then blockers, then what is to do, in
 //!    each the oldest first; pinned facts last of all.
 //!
@@ -170,10 +171,12 @@ pub enum RequestError {
 /// Builds a request of at most `budget` tokens.
 pub fn build_request(parts: &RequestParts, budget: usize, tokenizer: &Tokenizer) -> Result<Request, RequestError> {
     let mut fit = fit::Fit::new(parts, budget, tokenizer)?;
-    fit.summary();
-    fit.context();
-    fit.conversation();
-    fit.settle();
+    if !fit.all() {
+        fit.summary();
+        fit.context();
+        fit.conversation();
+        fit.settle();
+    }
     let system_prompt = fit.system_prompt();
     let (total_tokens, part_tokens) = (fit.total(&system_prompt), fit.part_tokens());
     Ok(Request {

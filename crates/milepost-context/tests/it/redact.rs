@@ -2,7 +2,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use milepost_context::redact::{Found, Redactor, Rules, VaultKey, restore, restore_message, restore_text};
-use milepost_model::{Block, Message, Policy, Role, State};
+use milepost_model::{Block, Channel, Message, Policy, Role, State};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -185,10 +185,12 @@ fn every_text_of_a_message_is_looked_at() {
         ],
     );
     message.extra.insert("toolCalls".into(), json!([{"args": secret}]));
+    message.role = Role::Other(secret.clone());
+    message.channel = Channel::new(secret.clone()).unwrap();
     let found = redactor().message(&mut message);
     let json = serde_json::to_string(&message).unwrap();
     assert!(!json.contains(&secret) && !json.contains("hunter22") && !json.contains("signature"), "{json}");
-    assert_eq!(found.len(), 9);
+    assert_eq!(found.len(), 11);
     assert!(found.iter().any(|f| f.place == "/content/2/input/cmd/0/x"));
     let again = message.clone();
     assert_eq!(redactor().message(&mut message).len(), 0);
@@ -272,6 +274,13 @@ fn a_pattern_that_matches_its_own_token_is_still_applied_once() {
 }
 
 #[test]
+fn secrets_that_stand_side_by_side_are_all_found() {
+    let text = filled(&"sk-or-v1-{hex:64}".repeat(50), 11) + &filled("ghs_{alnum:36}", 12);
+    let (clean, found) = redactor().text(&text).unwrap();
+    assert_eq!(found.len(), 51, "{clean}");
+}
+
+#[test]
 fn hostile_texts_take_time_in_proportion() {
     let redactor = redactor();
     for unit in [
@@ -289,7 +298,7 @@ fn hostile_texts_take_time_in_proportion() {
         "1//0",
         "[redacted:",
     ] {
-        let text = unit.repeat(1_000_000 / unit.len());
+        let text = unit.repeat(200_000 / unit.len());
         let _ = redactor.text(&text);
     }
 }

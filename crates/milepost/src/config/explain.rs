@@ -61,6 +61,7 @@ impl Settings {
         rows.put("compression.enabled", json!(self.compression.enabled));
         rows.put("compression.threshold_bytes", json!(self.compression.threshold_bytes));
         rows.put("redaction.enabled", json!(self.redaction.enabled));
+        rows.put("redaction.vault", json!(self.redaction.vault));
         rows.put("redaction.patterns", json!(self.redaction.patterns));
         rows.put("redaction.allow", json!(self.redaction.allow));
         rows.put("budget.tokens", json!(self.budget.tokens));

@@ -162,6 +162,7 @@ const COMPRESSION: &[Field] = &[
 
 const REDACTION: &[Field] = &[
     field("enabled", &[], Shape::Flag, "secrets are replaced before anything is stored"),
+    field("vault", &[], Shape::Flag, "secrets are kept, encrypted, for an authorised resume"),
     field("patterns", &["extra_patterns"], Shape::Patterns, "further texts that are secrets"),
     field("allow", &[], Shape::Patterns, "texts that look like secrets and are none"),
 ];

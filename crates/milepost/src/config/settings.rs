@@ -227,6 +227,8 @@ impl Default for Compression {
 pub struct Redaction {
     /// Whether secrets are replaced before anything is stored.
     pub enabled: bool,
+    /// Whether they are kept, encrypted, so that an authorised resume gets them back. Needs encryption.
+    pub vault: bool,
     /// Further texts that are secrets: regular expressions.
     pub patterns: Vec<String>,
     /// Texts that look like secrets and are none: regular expressions.
@@ -235,7 +237,7 @@ pub struct Redaction {
 
 impl Default for Redaction {
     fn default() -> Self {
-        Self { enabled: true, patterns: Vec::new(), allow: Vec::new() }
+        Self { enabled: true, vault: false, patterns: Vec::new(), allow: Vec::new() }
     }
 }
 

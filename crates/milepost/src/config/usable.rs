@@ -78,6 +78,7 @@ pub(super) fn build(mut typed: Typed, around: &Surroundings<'_>, found: &mut Vec
         },
         redaction: Redaction {
             enabled: flag(&typed, "redaction.enabled").unwrap_or(redaction.enabled),
+            vault: flag(&typed, "redaction.vault").unwrap_or(redaction.vault),
             patterns: texts(&typed, "redaction.patterns").unwrap_or_default(),
             allow: texts(&typed, "redaction.allow").unwrap_or_default(),
         },

@@ -1,7 +1,7 @@
 //! A session as a run of pieces that mean the same in any store: no workspace's names, and everything that it shares with
 //! the sessions it was branched from.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use milepost_model::{Body, Entry, EntryKind, Event, Hash, Position, Seq, Session, SessionId, State, TimelineId};
 use milepost_store::{BlobId, CopyEntry, CopyLine, Store};
@@ -56,6 +56,8 @@ pub(super) struct Outgoing<'a> {
     names: Names,
     /// Blobs that were sent, by their names in this store.
     pub blobs: HashMap<BlobId, Hash>,
+    /// What was sent, under whatever name.
+    sent: HashSet<Hash>,
     queue: VecDeque<Piece>,
 }
 
@@ -67,8 +69,8 @@ impl<'a> Outgoing<'a> {
             names.insert(line.id, derived(session, line.id));
         }
         let session = store.session(session).await?;
-        let (blobs, queue) = (HashMap::new(), VecDeque::new());
-        Ok(Self { store, session, lines, told: 0, next: Seq(0), names, blobs, queue })
+        let (blobs, sent, queue) = (HashMap::new(), HashSet::new(), VecDeque::new());
+        Ok(Self { store, session, lines, told: 0, next: Seq(0), names, blobs, sent, queue })
     }
 
     /// Timelines and entries there are.
@@ -113,7 +115,7 @@ impl<'a> Outgoing<'a> {
                 None => {
                     let content = self.store.copy_blob(line.session, id).await?;
                     let hash = Hash(*blake3::hash(&content).as_bytes());
-                    if !self.blobs.values().any(|sent| *sent == hash) {
+                    if self.sent.insert(hash) {
                         self.queue.push_back(Piece::Blob(hash, content));
                     }
                     self.names.insert(Hash(id.0), hash);

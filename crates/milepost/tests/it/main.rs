@@ -1,7 +1,9 @@
 //! The engine through its public face. One binary; a test below checks that no file is forgotten.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::large_futures)]
 
+mod chapters;
 mod engine;
+mod keep;
 mod resume;
 mod search;
 mod support;

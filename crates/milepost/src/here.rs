@@ -1,0 +1,65 @@
+//! What a session knows of the directory that it works in.
+
+use std::path::Path;
+
+use milepost_context::tokens::Tokenizer;
+use milepost_model::delta::StatePath;
+use serde_json::Value;
+
+use crate::engine::Milepost;
+use crate::error::{Error, Result};
+use crate::project::{Context, ContextFor, ContextLimits, Identified, Projects, collect, is_stale};
+use crate::session::Session;
+
+/// Records of what was collected for a session, to see when it is old.
+const COLLECTED: &str = "context";
+
+impl Milepost {
+    /// The project of a directory.
+    pub async fn here(&self, dir: &Path) -> Result<Identified> {
+        Projects::open(self.store()).await?.identify(dir).await
+    }
+}
+
+impl Session {
+    /// Puts what a directory tells into the state's `context`: structure, documents, commits, tasks. When it was
+    /// collected before and nothing has changed since, nothing is done. Returns whether it was collected.
+    pub async fn collect_context(&self, dir: &Path) -> Result<bool> {
+        let store = self.engine().store();
+        let key = self.id().to_string();
+        let known = store.record(COLLECTED, &key).await?;
+        let before: Option<Context> = known.as_ref().and_then(|record| serde_json::from_slice(&record.value).ok());
+        if let Some(before) = &before
+            && !is_stale(before, dir).await?
+        {
+            return Ok(false);
+        }
+        let limits = before.map_or_else(ContextLimits::default, |before| before.limits);
+        let context = collect(dir, &limits, self.engine().source().now()).await?;
+        self.set(&self.context_values(&context, dir).await).await?;
+        let mut value =
+            serde_json::to_value(&context).map_err(|error| Error::file("keeping what was collected", error))?;
+        self.engine().redaction().value(&mut value);
+        let bytes = serde_json::to_vec(&value).map_err(|error| Error::file("keeping what was collected", error))?;
+        store.put_record(COLLECTED, &key, known.map(|record| record.version), None, &bytes).await?;
+        Ok(true)
+    }
+
+    /// The fields of `context_{sessionId}.json`, each in its place; what else the context holds stays.
+    async fn context_values(&self, context: &Context, dir: &Path) -> Vec<(StatePath, Value)> {
+        let info = self.info().await;
+        let (session, tokenizer) = (self.id().to_string(), Tokenizer::default());
+        let about = ContextFor {
+            session: &session,
+            agent: info.agent.as_deref().unwrap_or_default(),
+            feature: info.feature.as_deref().unwrap_or_default(),
+            feature_name: None,
+            task: info.task.as_deref(),
+        };
+        let whole = context.to_json(&about, &|text| tokenizer.count_text(text) as u64);
+        let fields = whole.as_object().cloned().unwrap_or_default();
+        let directory = ("workingDirectory".to_owned(), Value::String(dir.display().to_string()));
+        let place = |(key, value): (String, Value)| (StatePath::root().key("context").key(key), value);
+        fields.into_iter().filter(|(key, _)| key != "sessionId").chain([directory]).map(place).collect()
+    }
+}

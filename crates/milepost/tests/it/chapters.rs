@@ -1,0 +1,155 @@
+//! Compaction that can be undone, requests within their budget, histories that are always valid.
+
+use milepost::context::compact::{Extractive, Summarizer, SummarizerError, Summary};
+use milepost::context::history::{Dialect, RepairKind, check};
+use milepost::{Block, Compact, Message, MessageQuery, Milepost, NewSession, Role, Session, SessionPatch};
+use serde_json::json;
+
+use crate::support::{Scratch, assistant, user};
+
+/// A summarizer that answers what it is told to.
+struct Says(&'static str);
+
+impl Summarizer for Says {
+    fn summarize(&self, _: Option<&Summary>, _: &[Message], _: &[String]) -> Result<String, SummarizerError> {
+        Ok(self.0.to_owned())
+    }
+}
+
+async fn talk(milepost: &Milepost, count: usize) -> Session {
+    let patch = SessionPatch::new().agent("dev");
+    let session = milepost.create(NewSession { patch, ..NewSession::default() }).await.unwrap();
+    for number in 0..count {
+        session
+            .append(user(&format!("Please mend fault {number} of the parser, and tell me how it went.")))
+            .await
+            .unwrap();
+        let text =
+            format!("I fixed fault {number}. It took a while, as these things do, and nothing about it was special.");
+        session.append(assistant(&text)).await.unwrap();
+    }
+    session
+}
+
+const ANSWER: &str =
+    r#"{"completedItems": ["mended the parser"], "pendingItems": [], "decisions": ["tabs"], "blockers": []}"#;
+
+#[tokio::test]
+async fn a_summary_stands_for_old_messages_which_stay_and_can_be_brought_back() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = talk(&milepost, 20).await;
+    let how = Compact { keep_messages: 4, ..Compact::default() };
+    let first = session.compact(&how, &Says(ANSWER)).await.unwrap();
+    assert_eq!((first.summary.version, first.messages), (1, 36));
+    let request = milepost.build_request(session.id(), "And now?").await.unwrap();
+    assert!(request.system_prompt.contains("mended the parser") && request.system_prompt.contains("fault 19"));
+    assert!(!request.system_prompt.contains("fault 3 "), "what was summarised is not sent");
+    let all = milepost.store().messages(session.id(), &MessageQuery::default()).await.unwrap();
+    assert_eq!(all.len(), 40, "every message stays");
+    assert_eq!(milepost.dropped(session.id()).await.unwrap().len(), 36);
+    for number in 0..6 {
+        session
+            .append(user(&format!("More about fault {number}, in some detail, so that it is worth it.")))
+            .await
+            .unwrap();
+    }
+    let second = session.compact(&how, &Extractive::default()).await.unwrap();
+    assert_eq!(second.summary.version, 2);
+    assert!(second.summary.completed_items.iter().any(|item| item.contains("mended the parser")), "{second:?}");
+    assert_eq!(milepost.dropped(session.id()).await.unwrap().len(), 6);
+    let state = session.state().await.unwrap();
+    assert!(state.pointer("/summary/tokens/totalSaved").unwrap().as_u64().unwrap() > 0);
+    assert_eq!(session.uncompact().await.unwrap(), 1);
+    assert_eq!(session.uncompact().await.unwrap(), 0);
+    assert!(session.uncompact().await.is_err());
+    assert_eq!(session.state().await.unwrap().section("summary"), None);
+    let request = milepost.build_request(session.id(), "And now?").await.unwrap();
+    assert!(request.system_prompt.contains("fault 3 "));
+}
+
+#[tokio::test]
+async fn a_bad_summary_changes_nothing() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = talk(&milepost, 10).await;
+    let before = session.info().await;
+    let how = Compact { pinned: vec!["the key is blue".into()], ..Compact::default() };
+    for answer in ["", "nonsense", "{}", r#"{"completedItems": []}"#, ANSWER] {
+        let error = session.compact(&how, &Says(Box::leak(answer.to_owned().into_boxed_str()))).await.unwrap_err();
+        assert!(error.to_string().contains("stays as it is"), "{answer}: {error}");
+    }
+    assert_eq!(session.info().await.active, before.active);
+    assert_eq!(session.state().await.unwrap().section("summary"), None);
+}
+
+#[tokio::test]
+async fn a_plan_that_came_too_late_is_refused() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = talk(&milepost, 20).await;
+    let how = Compact::default();
+    let planned = milepost.plan_compaction(session.id(), &how).await.unwrap();
+    assert!(planned.prompt().contains("completedItems") && planned.going().len() == 30);
+    session.compact(&how, &Says(ANSWER)).await.unwrap();
+    let late = session.commit_compaction(&planned, ANSWER).await.unwrap_err().to_string();
+    assert!(late.contains("meantime"), "{late}");
+}
+
+#[tokio::test]
+async fn a_rewind_brings_back_the_summary_of_its_moment() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = talk(&milepost, 20).await;
+    let mark = session.checkpoint_labelled("before").await.unwrap();
+    session.compact(&Compact::default(), &Says(ANSWER)).await.unwrap();
+    session.restore(&milepost::Point::Checkpoint(mark)).await.unwrap();
+    let request = milepost.build_request(session.id(), "And now?").await.unwrap();
+    assert!(!request.system_prompt.contains("mended the parser"));
+}
+
+#[tokio::test]
+async fn requests_keep_to_the_budget_and_ask_to_be_compacted() {
+    let mut scratch = Scratch::new();
+    (scratch.options.budget_tokens, scratch.options.last_messages) = (2000, 120);
+    let milepost = scratch.open().await;
+    let session = talk(&milepost, 60).await;
+    let request = milepost.build_request(session.id(), "And now?").await.unwrap();
+    assert!(request.total_tokens <= 2000 && !request.left_out.is_empty(), "{request:?}");
+    let how = Compact { keep_messages: 4, ..Compact::default() };
+    assert!(session.compact_if_needed(&how, &Says(ANSWER)).await.unwrap().is_some());
+    assert!(session.compact_if_needed(&how, &Says(ANSWER)).await.unwrap().is_none(), "it fits now");
+    let refused = milepost.build_request(session.id(), &"word ".repeat(5000)).await.unwrap_err().to_string();
+    assert!(refused.contains("budget"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_interrupted_tool_call_is_mended_for_the_model_and_reported_by_the_doctor() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    session.append(user("List the files.")).await.unwrap();
+    let call = Block::tool_call("c1", "ls", json!({ "path": "." }));
+    session.append(Message::blocks(Role::Assistant, vec![call])).await.unwrap();
+    for rules in [Dialect::Anthropic, Dialect::OpenAi] {
+        let request = milepost.build_messages(session.id(), "Go on.", rules).await.unwrap();
+        assert_eq!(check(&request.view.to_wire().messages, rules), []);
+        let diagnosis = milepost.doctor(session.id(), rules).await.unwrap();
+        assert!(!diagnosis.is_well() && diagnosis.problems.is_empty());
+        assert!(diagnosis.ailments.iter().any(|ailment| ailment.kind == RepairKind::MissingResult), "{diagnosis:?}");
+    }
+    let stored = milepost.store().messages(session.id(), &MessageQuery::default()).await.unwrap();
+    assert_eq!(stored.len(), 2, "the record is not changed");
+}
+
+#[tokio::test]
+async fn another_agent_reads_a_summary_only_when_it_may() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = talk(&milepost, 20).await;
+    session.compact(&Compact::default(), &Says(ANSWER)).await.unwrap();
+    let summary = milepost.read_summary(session.id(), "qa").await.unwrap().unwrap();
+    assert_eq!(summary.decisions, ["tabs"]);
+    let refused = milepost.read_summary(session.id(), "harness").await.unwrap_err().to_string();
+    assert!(refused.contains("summaries.readers"), "{refused}");
+}
