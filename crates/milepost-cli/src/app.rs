@@ -4,16 +4,18 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 
 use anyhow::{Context, Result};
 use milepost::config::{Loader, Settings};
-use milepost::store::{Error as StoreError, Store};
+use milepost::store::Store;
 use milepost::{EngineOptions, Milepost, Notice, SessionId, SessionQuery};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Global;
-use crate::errors::{INTERRUPTED, Interrupted, Usage};
+use crate::errors::{Failed, INTERRUPTED, Interrupted, Usage};
 use crate::out::{Out, Styles, plain};
 use crate::{holder, places};
 use crate::progress::{Progress, Waiting};
 
+/// There is nothing that `last` could mean.
+const NO_LAST: &str = "no last session: there is none here yet; begin one with `milepost sessions new`, or check the workspace";
 /// The longest answer to a question that is read.
 const MAX_ANSWER_BYTES: u64 = 1024;
 
@@ -146,7 +148,7 @@ impl App {
         let newest = engine.sessions(&SessionQuery { limit: Some(1), ..query }).await?;
         match newest.sessions.first() {
             Some(session) => Ok(session.id),
-            None => Err(milepost::Error::from(StoreError::NotFound { what: "session", id: "last".into() }).into()),
+            None => Err(Failed::missing(NO_LAST).into()),
         }
     }
 
@@ -255,9 +257,8 @@ impl App {
             lines += &serde_json::to_string(&notice)?;
             lines.push('\n');
         }
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        let written = file.as_mut().map_err(|error| std::io::Error::other(error.to_string()));
-        std::io::Write::write_all(written?, lines.as_bytes())
-            .with_context(|| format!("writing the log {}", path.display()))
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        file.and_then(|mut file| file.write_all(lines.as_bytes()))
+            .map_err(|error| milepost::Error::file(format!("writing the log {}", path.display()), error).into())
     }
 }

@@ -33,17 +33,32 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// The store cannot be reached, and it is known why before it is opened.
+/// What the command line itself knows to be wrong, with its exit code.
 #[derive(Debug)]
-pub struct Unreachable(pub String);
+pub struct Failed {
+    code: u8,
+    text: String,
+}
 
-impl std::fmt::Display for Unreachable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+impl Failed {
+    /// What was named is not there.
+    pub fn missing(text: impl Into<String>) -> Self {
+        Self { code: 3, text: text.into() }
+    }
+
+    /// The store cannot be reached.
+    pub fn unreachable(text: impl Into<String>) -> Self {
+        Self { code: 7, text: text.into() }
     }
 }
 
-impl std::error::Error for Unreachable {}
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failed {}
 
 /// Stopped by the person.
 #[derive(Debug)]
@@ -67,11 +82,12 @@ fn code(error: &anyhow::Error) -> u8 {
     if error.is::<Interrupted>() {
         return INTERRUPTED;
     }
-    if error.is::<Unreachable>() {
-        return 7;
+    if let Some(failed) = error.downcast_ref::<Failed>() {
+        return failed.code;
     }
     match error.downcast_ref::<Error>() {
         Some(Error::Ambiguous { .. }) => 3,
+        Some(Error::Config { place, .. }) if place.contains(".key") => 6,
         Some(Error::Config { .. }) => 2,
         Some(Error::Store(error)) => match error {
             StoreError::NotFound { .. } => 3,
@@ -92,8 +108,16 @@ fn code(error: &anyhow::Error) -> u8 {
 
 /// Commands that help, each with what it does.
 fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
-    let Some(Error::Store(error)) = error.downcast_ref::<Error>() else { return Vec::new() };
+    let error = match error.downcast_ref::<Error>() {
+        Some(Error::Ambiguous { .. }) => return vec![("list", "milepost sessions list --all".to_owned())],
+        Some(Error::Store(error)) => error,
+        _ => return Vec::new(),
+    };
     match error {
+        StoreError::Conflict(Conflict::Exists { what: "session", id }) => vec![
+            ("open", format!("milepost sessions show {}", short(id))),
+            ("copy", "milepost sessions import PATH --new-ids".to_owned()),
+        ],
         StoreError::Held { session, .. } => {
             let id = short(session);
             vec![
@@ -150,4 +174,9 @@ pub fn report(error: &anyhow::Error, json: bool, styles: Styles) -> ExitCode {
         }
     };
     ExitCode::from(code)
+}
+
+/// What is damaged, without the advice that ends the message where it stands alone.
+pub fn without_advice(text: &str) -> &str {
+    text.split("; run verify").next().unwrap_or(text)
 }

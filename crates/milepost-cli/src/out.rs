@@ -168,6 +168,11 @@ impl Out {
         Ok(())
     }
 
+    /// Whether a person looks at the output.
+    pub fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
     /// The width of the terminal.
     pub fn width(&self) -> usize {
         self.width

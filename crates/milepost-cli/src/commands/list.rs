@@ -113,7 +113,7 @@ pub async fn list(app: &mut App, args: args::List) -> Result<()> {
         .collect();
     let head = ["ID", "STATUS", "MESSAGES", "CHECKPOINTS", "ACTIVE", "PROJECT", "AGENT", "TITLE"];
     let shown = rows.len();
-    app.out.table(Table { head: &head, rows, shrink: &[5, 6, 7], drop: &[3, 6, 5], ..Table::default() })?;
+    app.out.table(Table { head: &head, rows, shrink: &[5, 6, 7], drop: &[3, 6, 5, 2], ..Table::default() })?;
     if more {
         let first = if args.by_creation { "newest" } else { "last active" };
         app.out.note(format!("these are the {shown} {first}; --all shows every one"));
@@ -224,7 +224,7 @@ fn show_hit(app: &App, hit: &SearchHit) -> Result<()> {
     let left = if hit.current { "" } else { " (left behind by a restore)" };
     let head =
         format!("{}  {}  {}{}", app.out.styles.bold(&short(hit.session_id)), app.out.time(hit.time), title, left);
-    app.out.line(head.trim_end())?;
+    app.out.line(clip(head.trim_end(), app.out.width()))?;
     let line = |message: &Message, mark: &str| {
         let text = plain(&message.text());
         let text = format!("{mark} {}: {}", plain(message.role.as_str()), text.trim());

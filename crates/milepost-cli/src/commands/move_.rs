@@ -52,6 +52,10 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
 }
 
 pub async fn backup(app: &mut App, file: &Path) -> Result<()> {
+    if let Some(parent) = file.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
+        let failed = format!("writing the backup {}", file.display());
+        return Err(milepost::Error::file(failed, format!("there is no directory {}", parent.display())).into());
+    }
     let engine = app.engine().await?;
     let waiting = app.waiting("copying the store");
     engine.store().backup(file).await.map_err(milepost::Error::from)?;

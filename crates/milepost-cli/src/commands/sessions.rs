@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::app::{App, misread};
 use crate::args;
-use crate::errors::Usage;
+use crate::errors::{Usage, without_advice};
 use crate::out::{count, plain, short};
 
 /// What was given as KEY=VALUE.
@@ -94,7 +94,7 @@ async fn finish(app: &App, engine: &Milepost, session: Session) -> Result<()> {
 
 fn tell_skipped(app: &App, skipped: &[Skipped]) {
     for skipped in skipped {
-        app.out.note(format!("{} checkpoint {} was passed over: {}", app.out.styles.warn("warning:"), skipped.id, plain(&skipped.why)));
+        app.out.note(format!("{} checkpoint {} was passed over: {}", app.out.styles.warn("warning:"), skipped.id, plain(without_advice(&skipped.why))));
     }
 }
 
@@ -123,7 +123,7 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     }
     let how = Resume { point, set, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
     app.free_from_the_dead(id).await?;
-    let resumed = engine.resume(id, how).await?;
+    let resumed = engine.resume(id, how).await.map_err(with_flags)?;
     tell_skipped(app, &resumed.skipped);
     let info = resumed.session.info().await;
     resumed.session.release().await?;
@@ -152,6 +152,16 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
         app.out.note("what came after the checkpoint stays, on the old timeline");
     }
     Ok(())
+}
+
+/// Advice in the words of the command line.
+fn with_flags(error: milepost::Error) -> milepost::Error {
+    match error {
+        milepost::Error::Refused { what, why, instead } => {
+            milepost::Error::Refused { what, why, instead: instead.replace("`reopen`", "--reopen") }
+        }
+        error => error,
+    }
 }
 
 pub async fn pause(app: &mut App, session: &str, reason: Option<&str>) -> Result<()> {
@@ -211,14 +221,17 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     }
     app.free_from_the_dead(id).await?;
     let held = engine.hold(id).await?;
+    let end = held.mark_end().await.ok().flatten().or(now.checkpoint);
     held.restore(&Point::Checkpoint(mark.checkpoint.id)).await?;
     held.release().await?;
     if app.out.json {
-        return app.out.json(&json!({ "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind }));
+        return app.out.json(&json!({
+            "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind, "forward": end,
+        }));
     }
     app.out.line(format!("{id} is back at {}", name(&mark)))?;
     if behind > 0 {
-        let back = now.checkpoint.map(|id| format!("; go forward again with: milepost sessions restore {} {id}", short(now.id)));
+        let back = end.map(|id| format!("; go forward again with: milepost sessions restore {} {id}", short(now.id)));
         let later = count(behind, "later message");
         app.out.note(format!("on the old timeline: {later}{}", back.unwrap_or_default()));
     }
@@ -325,7 +338,7 @@ pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()>
     if app.out.json {
         return app.out.json(&json!({ "sessionId": id, "tags": tags }));
     }
-    app.out.line(format!("{id} {}", tags.into_iter().collect::<Vec<_>>().join(" ")).trim_end())
+    app.out.line(format!("{id} {}", tags.iter().map(|tag| plain(tag)).collect::<Vec<_>>().join(" ")).trim_end())
 }
 
 pub async fn compact(app: &mut App, args: args::Compact) -> Result<()> {

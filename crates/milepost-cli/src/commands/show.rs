@@ -221,8 +221,8 @@ fn show_diff(app: &App, diff: &Diff) -> Result<()> {
         let label = mark.checkpoint.label.as_deref().map(plain).unwrap_or_else(|| plain(mark.checkpoint.trigger.as_str()));
         format!("{}@{}  {label}, {}", short(mark.session), short(mark.checkpoint.id), out.time(mark.time))
     };
-    out.line(out.styles.bad(&format!("--- {}", name(&diff.a))))?;
-    out.line(out.styles.good(&format!("+++ {}", name(&diff.b))))?;
+    out.line(out.styles.bad(&clip(&format!("--- {}", name(&diff.a)), out.width())))?;
+    out.line(out.styles.good(&clip(&format!("+++ {}", name(&diff.b)), out.width())))?;
     let line = |sign: char, stored: &StoredMessage| {
         let text = format!("{sign} {}: {}", plain(stored.message.role.as_str()), plain(&stored.message.text()).trim());
         clip(&text, out.width())

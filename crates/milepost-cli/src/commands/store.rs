@@ -12,7 +12,7 @@ use serde_json::json;
 use super::messages::input;
 use crate::app::App;
 use crate::args;
-use crate::errors::Usage;
+use crate::errors::{Usage, without_advice};
 use crate::out::{bytes, count as so_many, plain, short};
 
 /// Every session that is not in the trash, or the one that was named.
@@ -121,7 +121,7 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
     for problem in &verified.problems {
         let place = problem.session.map(|id| format!("{} ", short(id))).unwrap_or_default();
         let place = problem.at.map_or(place.clone(), |at| format!("{place}entry {}: ", at.seq.0));
-        let line = format!("{place}{}", plain(&problem.what));
+        let line = format!("{place}{}", plain(without_advice(&problem.what)));
         app.out.line(if problem.derived { app.out.styles.warn(&line) } else { app.out.styles.bad(&line) })?;
     }
     let counts = format!(

@@ -9,7 +9,7 @@ use milepost::transfer::export::{self, Layout};
 use milepost::transfer::{
     BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle, import_bundle, older,
 };
-use milepost::{SessionId, SessionPatch};
+use milepost::{Milepost, SessionId, SessionPatch};
 use serde_json::json;
 
 use super::sessions::key;
@@ -23,18 +23,7 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
     let engine = app.engine().await?;
     let store = engine.store();
     let Some(output) = args.output.as_deref() else {
-        let mut text = Vec::new();
-        match args.format {
-            Format::Bundle => {
-                export_bundle(store, id, &mut text, &BundleOptions::default(), &mut |_| ()).await?;
-            }
-            Format::Markdown => export::markdown(store, id, &mut text).await?,
-            Format::Jsonl => {
-                export::jsonl(store, id, &mut text).await?;
-            }
-            _ => return Err(Usage("this form is not written to the output, it is a file of its own or several: name a place with --output".into()).into()),
-        }
-        return app.out.bytes(&text);
+        return to_output(app, &engine, id, args.format).await;
     };
     if output.exists() && !args.force && !(output.is_dir() && is_directory(args.format)) {
         return Err(Usage(format!("{} is there already: say --force to write over it", output.display())).into());
@@ -83,6 +72,29 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
     Ok(())
 }
 
+/// Writes a form that is one text, or one file, to the output.
+async fn to_output(app: &App, engine: &Milepost, id: SessionId, format: Format) -> Result<()> {
+    let (store, is_terminal) = (engine.store(), app.out.is_terminal());
+    let mut text = Vec::new();
+    match format {
+        Format::Bundle if is_terminal => {
+            let why = "a bundle is not for a terminal, as it is binary: name a file with --output, or use --format markdown";
+            return Err(Usage(why.into()).into());
+        }
+        Format::Bundle => drop(export_bundle(store, id, &mut text, &BundleOptions::default(), &mut |_| ()).await?),
+        Format::Markdown => export::markdown(store, id, &mut text).await?,
+        Format::Jsonl => drop(export::jsonl(store, id, &mut text).await?),
+        _ => {
+            let why = "this form is a file of its own, or several: name a place with --output";
+            return Err(Usage(why.into()).into());
+        }
+    }
+    if is_terminal {
+        return app.out.text(String::from_utf8_lossy(&text).trim_end());
+    }
+    app.out.bytes(&text)
+}
+
 fn is_directory(format: Format) -> bool {
     matches!(format, Format::Files | Format::Tree | Format::Task | Format::Plan | Format::Feature | Format::Graph)
 }
@@ -98,7 +110,8 @@ impl Draft {
         let mut name = output.as_os_str().to_owned();
         name.push(format!(".{}.part", std::process::id()));
         let path = std::path::PathBuf::from(name);
-        let file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        let failed = |error| milepost::Error::file(format!("writing {}", output.display()), error);
+        let file = File::create(&path).map_err(failed)?;
         Ok(Self { path, writer: BufWriter::new(file) })
     }
 
@@ -123,7 +136,7 @@ fn is_bundle(path: &Path) -> Result<bool> {
         return Ok(false);
     }
     let mut first = [0; 4];
-    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let file = File::open(path).map_err(|error| milepost::Error::file(format!("opening {}", path.display()), error))?;
     let count = file.take(4).read(&mut first)?;
     Ok(count == 4 && first == [0x28, 0xb5, 0x2f, 0xfd])
 }
@@ -257,16 +270,6 @@ async fn bring_back(app: &mut App, archived: &milepost::Archived) -> Result<()> 
     let other = app.other_store(&archived.url).await?;
     engine.unarchive(archived, &other).await?;
     Ok(other.close().await.map_err(milepost::Error::from)?)
-}
-
-/// Brings a session back when it was archived and is asked for.
-pub async fn on_demand(app: &mut App, id: SessionId) -> Result<()> {
-    let engine = app.engine().await?;
-    if let Some(archived) = engine.archived_at(id).await? {
-        app.out.note(format!("{id} was archived: it is brought back from {}", plain(&archived.url)));
-        bring_back(app, &archived).await?;
-    }
-    Ok(())
 }
 
 pub async fn list_archived(app: &mut App) -> Result<()> {

@@ -56,6 +56,12 @@ impl Place {
         format!("sqlite:{}", self.store().display())
     }
 
+    /// The same, with its directory there already.
+    pub fn url_made(&self) -> String {
+        std::fs::create_dir_all(self.store().parent().unwrap()).unwrap();
+        self.url()
+    }
+
     /// The command, with this place as its world.
     pub fn command(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_milepost"));

@@ -14,10 +14,10 @@ macro_rules! pattern {
     };
 }
 
-pattern!(ID, r"\b(ses|ckp|tml|ent|blb)_([0-9a-hjkmnp-tv-z]{26})\b");
+pattern!(ID, r"(ses|ckp|tml)_[0-9a-hjkmnp-tv-z]{26}\b");
 pattern!(SHORT, r"\b[0-9a-hjkmnp-tv-z]{8}\b");
 pattern!(TIME, r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z");
-pattern!(DAY, r"\b20\d\d-\d\d-\d\d\b");
+pattern!(DAY, r"\b20\d\d-\d\d-\d\d\b( \d\d:\d\d:\d\d UTC)?");
 pattern!(AGO, r"\bjust now\b|\b\d+ (second|minute)s? ago\b");
 pattern!(SIZE, r"\b\d+(\.\d+)? ([KMG]iB|B)\b");
 pattern!(HOLDER, r"milepost on \S+ \(process [^)]*\)");
