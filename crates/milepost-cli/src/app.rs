@@ -1,7 +1,6 @@
 //! What every command needs: the settings, the engine, and where to write.
 
-use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::io::{BufRead, IsTerminal, Read, Write};
 
 use anyhow::{Context, Result};
 use milepost::config::{Loader, Settings};
@@ -10,9 +9,15 @@ use milepost::{EngineOptions, Milepost, Notice, SessionId, SessionQuery};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Global;
-use crate::errors::{Interrupted, Usage};
-use crate::out::{Out, Styles};
+use crate::errors::{Failed, INTERRUPTED, Interrupted, Usage};
+use crate::out::{Out, Styles, plain};
+use crate::{holder, places};
 use crate::progress::{Progress, Waiting};
+
+/// There is nothing that `last` could mean.
+const NO_LAST: &str = "no last session: there is none here yet; begin one with `milepost sessions new`, or check the workspace";
+/// The longest answer to a question that is read.
+const MAX_ANSWER_BYTES: u64 = 1024;
 
 /// A command's surroundings.
 pub struct App {
@@ -27,14 +32,43 @@ pub fn runtime() -> Result<Runtime> {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().context("starting")
 }
 
-/// Runs something until it ends or the person stops it.
+/// Runs something until it ends or the person stops it. Who stops it twice does not wait for anything.
 pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut interrupts = interrupts().context("listening for interrupts")?;
+    let (tell, told) = tokio::sync::oneshot::channel();
+    // Beside the work, which may not let go.
+    tokio::spawn(async move {
+        interrupts.recv().await;
+        let _ = tell.send(());
+        interrupts.recv().await;
+        std::process::exit(INTERRUPTED.into());
+    });
     tokio::select! {
         outcome = work => outcome,
-        signal = tokio::signal::ctrl_c() => {
-            signal.context("waiting for an interrupt")?;
-            Err(Interrupted.into())
-        }
+        Ok(()) = told => Err(Interrupted.into()),
+    }
+}
+
+#[cfg(unix)]
+fn interrupts() -> std::io::Result<tokio::signal::unix::Signal> {
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
+}
+
+#[cfg(windows)]
+fn interrupts() -> std::io::Result<tokio::signal::windows::CtrlC> {
+    tokio::signal::windows::ctrl_c()
+}
+
+/// Does what waits for a person or a program at the other end of the input, so that it can be interrupted.
+pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.context("reading the input")?
+}
+
+/// What was typed and cannot be meant.
+pub fn misread(error: milepost::Error) -> anyhow::Error {
+    match error {
+        milepost::Error::Refused { .. } => Usage(error.to_string()).into(),
+        error => error.into(),
     }
 }
 
@@ -80,7 +114,7 @@ impl App {
     /// What the engine is opened with.
     pub fn engine_options(&self, settings: &Settings) -> Result<EngineOptions> {
         let mut options = EngineOptions::from_settings(settings, &variable)?;
-        options.holder = format!("milepost on {} (process {})", host(), std::process::id());
+        options.holder = holder::this_process();
         options.store.accept_damage = self.global.accept_damage;
         Ok(options)
     }
@@ -92,7 +126,7 @@ impl App {
         }
         let settings = self.settings()?;
         let options = self.engine_options(&settings)?;
-        prepare_place(settings.store.expose())?;
+        places::prepare(settings.store.expose())?;
         let engine = Milepost::open_with(settings.store.expose(), options).await?;
         self.out.now = engine.source().now();
         self.notices = self.global.log.is_some().then(|| engine.notices());
@@ -102,15 +136,43 @@ impl App {
 
     /// The session that is meant: an id, a part of one, or `last` for the one written last.
     pub async fn session(&mut self, given: &str) -> Result<SessionId> {
+        self.session_of(given, SessionQuery::default()).await
+    }
+
+    /// The same, where `last` is the last one that a query finds.
+    pub async fn session_of(&mut self, given: &str, query: SessionQuery) -> Result<SessionId> {
         let engine = self.engine().await?;
         if given != "last" {
-            return Ok(engine.find(given).await?);
+            return engine.find(given).await.map_err(misread);
         }
-        let newest = engine.sessions(&SessionQuery { limit: Some(1), ..SessionQuery::default() }).await?;
+        let newest = engine.sessions(&SessionQuery { limit: Some(1), ..query }).await?;
         match newest.sessions.first() {
             Some(session) => Ok(session.id),
-            None => Err(Usage("there is no session yet: begin one with `milepost sessions new`".into()).into()),
+            None => Err(Failed::missing(NO_LAST).into()),
         }
+    }
+
+    /// The session that is meant, to be written to. If whoever held it was killed on this machine, it is free.
+    pub async fn session_to_write(&mut self, given: &str) -> Result<SessionId> {
+        let id = self.session(given).await?;
+        self.free_from_the_dead(id).await?;
+        Ok(id)
+    }
+
+    /// Ends the lease of a process that is gone.
+    pub async fn free_from_the_dead(&mut self, id: SessionId) -> Result<()> {
+        let engine = self.engine().await?;
+        let store = engine.store();
+        let Some(head) = store.backend().session(store.workspace(), id).await.map_err(milepost::Error::from)? else {
+            return Ok(());
+        };
+        let lease = head.lease;
+        if lease.owner.is_some() && lease.until > engine.source().now() && holder::is_gone(&lease.holder) {
+            let writer = store.write(id, &engine.claim().take_over()).await.map_err(milepost::Error::from)?;
+            writer.release().await.map_err(milepost::Error::from)?;
+            self.out.note(format!("{} is gone without giving the session back: it is free", plain(&lease.holder)));
+        }
+        Ok(())
     }
 
     /// The session that is meant, brought back when it was archived.
@@ -131,25 +193,25 @@ impl App {
     }
 
     /// Asks a person before something that cannot be undone; `--yes` answers for them.
-    pub fn confirm(&self, question: &str, yes: bool) -> Result<()> {
+    pub async fn confirm(&self, question: &str, yes: bool) -> Result<()> {
         if yes {
             return Ok(());
         }
         if !std::io::stdin().is_terminal() {
-            return Err(
-                Usage(format!("{question} Nobody is there to ask: say --yes, or look first with --dry-run")).into()
-            );
+            return Err(Usage(format!("{question} Nothing was done, as nobody is there to answer: say --yes")).into());
         }
-        use std::io::Write;
-        let mut err = std::io::stderr().lock();
-        write!(err, "{question} [y/N] ")?;
-        err.flush()?;
-        drop(err);
-        let mut answer = String::new();
-        std::io::stdin().read_line(&mut answer)?;
-        match answer.trim().to_lowercase().as_str() {
+        {
+            let mut err = std::io::stderr().lock();
+            write!(err, "{question} [y/N] ").and_then(|()| err.flush()).context("asking")?;
+        }
+        let answer = apart(|| {
+            let mut answer = String::new();
+            std::io::stdin().lock().take(MAX_ANSWER_BYTES).read_line(&mut answer).context("reading the answer")?;
+            Ok(answer)
+        });
+        match answer.await?.trim().to_lowercase().as_str() {
             "y" | "yes" => Ok(()),
-            _ => Err(Usage("nothing was done".into()).into()),
+            _ => Err(Usage("nothing was done: the answer was not yes".into()).into()),
         }
     }
 
@@ -170,6 +232,7 @@ impl App {
 
     /// Another store, opened with the same keys and workspace.
     pub async fn other_store(&self, url: &str) -> Result<Store> {
+        places::prepare(url)?;
         let settings = self.settings()?;
         let options = self.engine_options(&settings)?.store;
         Ok(Store::open(url, options).await.map_err(milepost::Error::from)?)
@@ -194,23 +257,8 @@ impl App {
             lines += &serde_json::to_string(&notice)?;
             lines.push('\n');
         }
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        let written = file.as_mut().map_err(|error| std::io::Error::other(error.to_string()));
-        std::io::Write::write_all(written?, lines.as_bytes())
-            .with_context(|| format!("writing the log {}", path.display()))
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        file.and_then(|mut file| file.write_all(lines.as_bytes()))
+            .map_err(|error| milepost::Error::file(format!("writing the log {}", path.display()), error).into())
     }
-}
-
-/// The directory of the default store is made on first use; one that was named must be there.
-fn prepare_place(url: &str) -> Result<()> {
-    let Some(path) = url.strip_prefix("sqlite:") else { return Ok(()) };
-    let path = PathBuf::from(path);
-    let Some(parent) = path.parent().filter(|parent| parent.ends_with("milepost")) else { return Ok(()) };
-    std::fs::create_dir_all(parent).with_context(|| format!("making the directory {}", parent.display()))
-}
-
-/// The machine's name, for whoever is told who holds a session.
-fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| variable("HOSTNAME"));
-    name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "this machine".to_owned())
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 use crate::errors::EXIT_CODES;
@@ -9,9 +10,10 @@ use crate::out::Color;
 
 const ABOUT: &str = "Durable sessions for AI agents: resume, rewind, compare and branch from any checkpoint.
 
-A session's messages, state and checkpoints are kept in a durable log. Sessions are named by their id, by a part of it
-that is unique (its end is best), or by `last` for the one written last. Checkpoints are named by their id, a part of
-it, a label, a time, or `latest`.";
+A session's messages, state and checkpoints are kept in a durable log.
+
+Sessions are named by their id, by a part of it that is unique (its end is best), or by `last` for the one written last. \
+Checkpoints are named by their id, a part of it, a label, a time, or `latest`.";
 
 const EXAMPLES: &str = "Examples:
   milepost sessions new --title \"Three papers\"
@@ -22,13 +24,15 @@ const EXAMPLES: &str = "Examples:
   milepost sessions diff last@\"before the risky part\" last
   milepost sessions search '\"write-ahead log\" fsync*'
 
-The store is --store URL, else MILEPOST_STORE, else what the configuration says, else
-$XDG_DATA_HOME/milepost/milepost.db. URLs: sqlite:PATH, postgres://…, s3://BUCKET/PREFIX, file:///DIR.
+Stores:
+  --store URL, else MILEPOST_STORE, else the configuration's, else
+  sqlite:$XDG_DATA_HOME/milepost/milepost.db. A URL is one of
+  sqlite:PATH, postgres://…, s3://BUCKET/PREFIX, file:///DIR.
 ";
 
 /// The whole command line.
 #[derive(Debug, Parser)]
-#[command(name = "milepost", version, about = ABOUT, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
+#[command(name = "milepost", bin_name = "milepost", version, about = ABOUT, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
 #[command(subcommand_required = true, arg_required_else_help = true, max_term_width = 110)]
 pub struct Args {
     #[command(flatten)]
@@ -84,7 +88,7 @@ pub enum Command {
     State(State),
     /// Take a checkpoint of a session
     Checkpoint(Checkpoint),
-    /// What uses the space, and what pruning would free; figures of sessions with --usage
+    /// Show what uses the space and what pruning would free, or with --usage what was spent
     Stats(Stats),
     /// Put old checkpoints into the trash, and erase what has lain there long enough
     Prune(Prune),
@@ -99,18 +103,18 @@ pub enum Command {
     Doctor(Doctor),
     /// Erase a secret from everything already stored; the chain stays whole
     Redact(Redact),
-    /// Move everything to another store
+    /// Copy everything of the workspace to another store, and compare
     Migrate(Migrate),
     /// Copy the whole store to a file while it is in use
     Backup {
         /// The file to write
         file: PathBuf,
     },
-    /// Copy a session to another store; again, and only what is new goes over
+    /// Copy a session to another store; done again, only what is new goes over
     Push(Copy),
     /// Copy a session from another store
     Pull(Copy),
-    /// Ask the store in SQL: tables sessions, messages, checkpoints
+    /// Ask in SQL: tables sessions, messages, checkpoints; changes nothing
     Sql(Sql),
     /// Look at the configuration
     #[command(subcommand)]
@@ -123,29 +127,36 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Write man pages
+    /// Write man pages, one for each command
     Man {
-        /// The directory to write them into; one page to the output when none
+        /// The directory to write them into; without it, the main page goes to the output
         directory: Option<PathBuf>,
     },
+}
+
+impl Command {
+    /// Whether it goes on until it is interrupted.
+    pub fn is_endless(&self) -> bool {
+        matches!(self, Command::Messages(Messages::Tail { no_follow: false, .. }))
+    }
 }
 
 /// What sessions are found by.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct Keyed {
-    /// Of this project
+    /// The project it is about
     #[arg(long)]
     pub project: Option<String>,
-    /// Of this kind of agent
+    /// The kind of agent that works on it
     #[arg(long)]
     pub agent: Option<String>,
-    /// Of this feature
+    /// The feature it is part of
     #[arg(long)]
     pub feature: Option<String>,
-    /// Of this task
+    /// The task it works on
     #[arg(long)]
     pub task: Option<String>,
-    /// In this state of the task: planning, in_dev, in_qa, …
+    /// The stage of the task: planning, in_dev, in_qa, …
     #[arg(long)]
     pub stage: Option<String>,
 }
@@ -168,7 +179,7 @@ pub enum Sessions {
     Inspect {
         /// The session
         session: String,
-        /// The checkpoint
+        /// The checkpoint: an id, a part of it, a label, a time, or `latest`
         checkpoint: String,
         /// With the whole state
         #[arg(long, visible_alias = "memory")]
@@ -195,7 +206,7 @@ pub enum Sessions {
     Restore {
         /// The session
         session: String,
-        /// The checkpoint
+        /// The checkpoint: an id, a part of it, a label, a time, or `latest`
         checkpoint: String,
         /// Only say what would be left behind
         #[arg(long)]
@@ -255,7 +266,7 @@ pub enum Sessions {
         /// The title
         title: String,
     },
-    /// Add and remove tags: +urgent -draft
+    /// Add and remove tags: +urgent -draft; other flags go before the session
     Tag {
         /// The session
         session: String,
@@ -285,7 +296,7 @@ pub struct New {
     #[arg(long, conflicts_with = "project")]
     pub here: bool,
     /// If there is an open session of this project, feature, task, stage and agent, give that one
-    #[arg(long)]
+    #[arg(long, conflicts_with = "policy")]
     pub reuse: bool,
 }
 
@@ -302,10 +313,10 @@ pub struct List {
     /// With this tag
     #[arg(long)]
     pub tag: Option<String>,
-    /// What is in the trash
+    /// Those in the trash
     #[arg(long)]
     pub trashed: bool,
-    /// What was archived
+    /// Those that were archived
     #[arg(long, conflicts_with = "trashed")]
     pub archived: bool,
     /// Last active at or after: a time, or 2h, 3d
@@ -315,11 +326,15 @@ pub struct List {
     #[arg(long)]
     pub by_creation: bool,
     /// At most so many
-    #[arg(long, short = 'n', default_value_t = 20)]
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = at_least_one())]
     pub limit: usize,
     /// All of them
     #[arg(long, short = 'a')]
     pub all: bool,
+}
+
+fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 /// A status, as it is written.
@@ -350,7 +365,7 @@ pub struct Checkpoints {
     #[arg(long)]
     pub trashed: bool,
     /// At most so many
-    #[arg(long, short = 'n', default_value_t = 50)]
+    #[arg(long, short = 'n', default_value_t = 50, value_parser = at_least_one())]
     pub limit: usize,
 }
 
@@ -379,7 +394,7 @@ pub struct Resume {
 pub struct Branch {
     /// The session
     pub session: String,
-    /// The checkpoint
+    /// The checkpoint: an id, a part of it, a label, or a time
     #[arg(long, default_value = "latest")]
     pub checkpoint: String,
     /// What the branch is called
@@ -417,7 +432,7 @@ pub struct Search {
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
     /// At most so many
-    #[arg(long, short = 'n', default_value_t = 20)]
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = at_least_one())]
     pub limit: usize,
     /// So many messages before and after each hit
     #[arg(long, short = 'C', default_value_t = 2)]
@@ -653,7 +668,7 @@ pub struct Verify {
     /// Only this session
     pub session: Option<String>,
     /// Derive the search index once more and compare it
-    #[arg(long)]
+    #[arg(long, conflicts_with = "session")]
     pub deep: bool,
 }
 
@@ -695,9 +710,9 @@ pub struct Redact {
 
 #[derive(Debug, ClapArgs)]
 pub struct Migrate {
-    /// The store to move from
+    /// The store to copy from; it stays as it is
     pub from: String,
-    /// The store to move to
+    /// The store to copy to
     pub to: String,
 }
 
@@ -739,7 +754,7 @@ pub enum Config {
 
 #[derive(Debug, Subcommand)]
 pub enum Keys {
-    /// Make a master key
+    /// Make a master key (or a signing key: they look the same)
     New {
         /// The file to write it to, for this user alone; the output when none
         #[arg(long, short)]
@@ -768,7 +783,7 @@ pub enum Keys {
     Sign {
         /// The session
         session: String,
-        /// The file with the signing key (32 bytes in hex)
+        /// The file with the signing key: 32 bytes in hex, as `keys new` makes them
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
     },

@@ -4,22 +4,22 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use milepost::Error;
-use milepost::store::Error as StoreError;
-use serde_json::json;
+use milepost::store::{Conflict, Error as StoreError};
+use serde_json::{Map, Value, json};
 
-use crate::out::Styles;
+use crate::out::{Styles, escaped, safe, short};
 
 /// What the exit codes mean, for `--help`.
 pub const EXIT_CODES: &str = "Exit codes:
-  0  done
-  1  something went wrong
-  2  the command line is wrong
-  3  what was named is not there, or is ambiguous
-  4  someone else holds it, or wrote first
-  5  stored data are damaged
-  6  a key is missing, wrong or destroyed
-  7  the store cannot be reached, is full, locked or read-only
-130  interrupted";
+    0  done
+    1  it went wrong, or cannot be done
+    2  the command line or the configuration is wrong
+    3  what was named is not there, or is ambiguous
+    4  someone else holds it, or wrote first
+    5  stored data are damaged
+    6  a key is missing, wrong or destroyed
+    7  the store cannot be reached, is full, locked or read-only
+  130  interrupted";
 
 /// What was asked on the command line makes no sense.
 #[derive(Debug)]
@@ -33,6 +33,33 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// What the command line itself knows to be wrong, with its exit code.
+#[derive(Debug)]
+pub struct Failed {
+    code: u8,
+    text: String,
+}
+
+impl Failed {
+    /// What was named is not there.
+    pub fn missing(text: impl Into<String>) -> Self {
+        Self { code: 3, text: text.into() }
+    }
+
+    /// The store cannot be reached.
+    pub fn unreachable(text: impl Into<String>) -> Self {
+        Self { code: 7, text: text.into() }
+    }
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failed {}
+
 /// Stopped by the person.
 #[derive(Debug)]
 pub struct Interrupted;
@@ -45,15 +72,23 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// The exit code of a command that was interrupted.
+pub const INTERRUPTED: u8 = 130;
+
 fn code(error: &anyhow::Error) -> u8 {
     if error.is::<Usage>() {
         return 2;
     }
     if error.is::<Interrupted>() {
-        return 130;
+        return INTERRUPTED;
+    }
+    if let Some(failed) = error.downcast_ref::<Failed>() {
+        return failed.code;
     }
     match error.downcast_ref::<Error>() {
         Some(Error::Ambiguous { .. }) => 3,
+        Some(Error::Config { place, .. }) if place.contains(".key") => 6,
+        Some(Error::Config { .. }) => 2,
         Some(Error::Store(error)) => match error {
             StoreError::NotFound { .. } => 3,
             StoreError::Conflict(_) | StoreError::Held { .. } | StoreError::Fenced { .. } => 4,
@@ -71,6 +106,41 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
+/// Commands that help, each with what it does.
+fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
+    let error = match error.downcast_ref::<Error>() {
+        Some(Error::Ambiguous { .. }) => return vec![("list", "milepost sessions list --all".to_owned())],
+        Some(Error::Store(error)) => error,
+        _ => return Vec::new(),
+    };
+    match error {
+        StoreError::Conflict(Conflict::Exists { what: "session", id }) => vec![
+            ("open", format!("milepost sessions show {}", short(id))),
+            ("copy", "milepost sessions import PATH --new-ids".to_owned()),
+        ],
+        StoreError::Held { session, .. } => {
+            let id = short(session);
+            vec![
+                ("attach", format!("milepost messages tail {id}")),
+                ("branch", format!("milepost sessions branch {id}")),
+                ("take over", format!("milepost sessions resume {id} --take-over")),
+            ]
+        }
+        StoreError::Conflict(Conflict::Branches { session, .. }) => {
+            let id = short(session);
+            vec![
+                ("keep branches", format!("milepost sessions delete {id} --keep-branches")),
+                ("cascade", format!("milepost sessions delete {id} --cascade")),
+            ]
+        }
+        StoreError::NotFound { what: "session", .. } => vec![("list", "milepost sessions list --all".to_owned())],
+        StoreError::NotFound { what: "archived session", .. } => {
+            vec![("list", "milepost sessions list --archived".to_owned())]
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// A word for the kind of error, for machines.
 fn kind(code: u8) -> &'static str {
     match code {
@@ -80,7 +150,7 @@ fn kind(code: u8) -> &'static str {
         5 => "damaged",
         6 => "key",
         7 => "unavailable",
-        130 => "interrupted",
+        INTERRUPTED => "interrupted",
         _ => "error",
     }
 }
@@ -89,11 +159,24 @@ fn kind(code: u8) -> &'static str {
 pub fn report(error: &anyhow::Error, json: bool, styles: Styles) -> ExitCode {
     let code = code(error);
     let mut err = std::io::stderr().lock();
-    let text = format!("{error:#}");
+    let text = safe(&format!("{error:#}"));
+    let ways = ways_on(error);
     // When the error output is gone there is nobody to tell.
     let _ = match json {
-        true => writeln!(err, "{}", json!({ "error": { "kind": kind(code), "message": text } })),
-        false => writeln!(err, "{} {text}", styles.error("error:")),
+        true => {
+            let ways: Map<String, Value> = ways.into_iter().map(|(name, command)| (name.to_owned(), command.into())).collect();
+            writeln!(err, "{}", escaped(&json!({ "error": { "kind": kind(code), "message": text, "try": ways } }).to_string()))
+        }
+        false => {
+            let width = ways.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+            let ways: String = ways.iter().map(|(name, command)| format!("\n  {name:width$}  {command}")).collect();
+            writeln!(err, "{} {text}{ways}", styles.error("error:"))
+        }
     };
     ExitCode::from(code)
+}
+
+/// What is damaged, without the advice that ends the message where it stands alone.
+pub fn without_advice(text: &str) -> &str {
+    text.split("; run verify").next().unwrap_or(text)
 }

@@ -4,7 +4,9 @@ mod app;
 mod args;
 mod commands;
 mod errors;
+mod holder;
 mod out;
+mod places;
 mod progress;
 
 use std::process::ExitCode;
@@ -13,7 +15,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let args = args::Args::parse();
-    let json = args.global.json;
+    let (json, is_endless) = (args.global.json, args.command.is_endless());
     let mut app = app::App::new(args.global);
     let outcome = app::runtime().and_then(|runtime| {
         let outcome = runtime.block_on(app::until_interrupted(commands::run(&mut app, args.command)));
@@ -23,6 +25,8 @@ fn main() -> ExitCode {
     });
     match outcome {
         Ok(code) => code,
+        // What goes on until it is interrupted was not cut short.
+        Err(error) if is_endless && error.is::<errors::Interrupted>() => ExitCode::from(errors::INTERRUPTED),
         Err(error) => errors::report(&error, json, app.styles()),
     }
 }

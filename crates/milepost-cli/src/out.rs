@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use milepost::Timestamp;
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -63,6 +63,7 @@ pub struct Out {
     pub styles: Styles,
     pub now: Timestamp,
     quiet: bool,
+    is_terminal: bool,
     width: usize,
 }
 
@@ -77,25 +78,25 @@ impl Out {
             Some((width, _)) if is_terminal => usize::from(width.0),
             _ => columns.unwrap_or(PIPED_WIDTH),
         };
-        Self { json, exact, quiet, styles: Styles::new(color, is_terminal), now: Timestamp(0), width: width.max(40) }
+        let styles = Styles::new(color, is_terminal);
+        Self { json, exact, quiet, styles, now: Timestamp(0), is_terminal, width: width.max(40) }
     }
 
     /// A line. A reader that went away ends the command in silence.
     pub fn line(&self, text: impl AsRef<str>) -> Result<()> {
         let mut out = std::io::stdout().lock();
-        match writeln!(out, "{}", text.as_ref()) {
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-            other => Ok(other?),
-        }
+        written(writeln!(out, "{}", text.as_ref()))
     }
 
     /// Bytes as they are.
     pub fn bytes(&self, bytes: &[u8]) -> Result<()> {
         let mut out = std::io::stdout().lock();
-        match out.write_all(bytes).and_then(|()| out.flush()) {
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-            other => Ok(other?),
-        }
+        written(out.write_all(bytes).and_then(|()| out.flush()))
+    }
+
+    /// A text as it is for programs, and without control characters for a terminal.
+    pub fn text(&self, text: &str) -> Result<()> {
+        if self.is_terminal { self.line(safe(text)) } else { self.line(text) }
     }
 
     /// Something that is said besides the result; not with `--quiet` or `--json`.
@@ -107,7 +108,12 @@ impl Out {
 
     /// The result for machines.
     pub fn json(&self, value: &impl Serialize) -> Result<()> {
-        self.line(serde_json::to_string_pretty(value)?)
+        self.line(escaped(&serde_json::to_string_pretty(value)?))
+    }
+
+    /// The same on one line, where there are many results.
+    pub fn json_line(&self, value: &impl Serialize) -> Result<()> {
+        self.line(escaped(&serde_json::to_string(value)?))
     }
 
     /// A time as a person reads it.
@@ -115,28 +121,39 @@ impl Out {
         if self.exact { time.to_string() } else { milepost::relative(time, self.now) }
     }
 
-    /// A table. The columns that may shrink give way until it fits.
-    pub fn table(&self, head: &[&str], rows: &[Vec<String>], shrink: &[usize]) -> Result<()> {
-        let mut widths: Vec<usize> = head.iter().map(|cell| cell.width()).collect();
-        for row in rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(visible_width(cell));
-            }
+    /// A table that fits the terminal: columns with nothing in them are left out, those that may go go, those that may
+    /// shrink give way.
+    pub fn table(&self, table: Table<'_>) -> Result<()> {
+        let columns = table.columns(self.width);
+        let mut widths = table.widths(&columns);
+        let fits = fit(&mut widths, table.shrink, self.width);
+        if table.tall && !fits {
+            return self.tall(&table);
         }
-        fit(&mut widths, shrink, self.width);
-        let line = |cells: Vec<String>| {
-            let last = cells.len().saturating_sub(1);
-            let cells = cells.iter().zip(&widths).enumerate().map(|(at, (cell, width))| {
-                let cell = clip(cell, *width);
-                let pad = if at == last { 0 } else { width.saturating_sub(visible_width(&cell)) };
+        let line = |cells: &[String]| {
+            let last = columns.last().copied();
+            let cells = columns.iter().map(|at| {
+                let cell = clip(cells.get(*at).map_or("", String::as_str), widths[*at]);
+                let pad = if Some(*at) == last { 0 } else { widths[*at].saturating_sub(visible_width(&cell)) };
                 format!("{cell}{}", " ".repeat(pad))
             });
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         };
-        let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
-        self.line(self.styles.dim(&line(head)))?;
-        for row in rows {
-            self.line(line(row.clone()))?;
+        if !table.head.is_empty() {
+            let head: Vec<String> = table.head.iter().map(|cell| (*cell).to_owned()).collect();
+            self.line(self.styles.dim(&line(&head)))?;
+        }
+        table.rows.iter().try_for_each(|row| self.line(line(row)))
+    }
+
+    /// A table whose rows are too wide, one value below the other.
+    fn tall(&self, table: &Table<'_>) -> Result<()> {
+        for (number, row) in table.rows.iter().enumerate() {
+            if number > 0 {
+                self.line("")?;
+            }
+            let facts: Vec<(&str, String)> = table.head.iter().copied().zip(row.iter().cloned()).collect();
+            self.facts(&facts)?;
         }
         Ok(())
     }
@@ -146,9 +163,14 @@ impl Out {
         let width = facts.iter().map(|(name, _)| name.width()).max().unwrap_or(0);
         for (name, value) in facts {
             let name = format!("{name}{}", " ".repeat(width - name.width()));
-            self.line(format!("{}  {value}", self.styles.dim(&name)))?;
+            self.line(format!("{}  {value}", self.styles.dim(&name)).trim_end())?;
         }
         Ok(())
+    }
+
+    /// Whether a person looks at the output.
+    pub fn is_terminal(&self) -> bool {
+        self.is_terminal
     }
 
     /// The width of the terminal.
@@ -157,17 +179,78 @@ impl Out {
     }
 }
 
-/// Narrows columns until their sum fits, the widest first, none below eight.
-fn fit(widths: &mut [usize], shrink: &[usize], room: usize) {
+/// What a write to the output came to.
+fn written(outcome: std::io::Result<()>) -> Result<()> {
+    match outcome {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => other.context("writing the output"),
+    }
+}
+
+/// Rows and columns for people.
+#[derive(Debug, Clone, Default)]
+pub struct Table<'a> {
+    /// The columns' titles; none for rows alone.
+    pub head: &'a [&'a str],
+    /// As many cells in each as there are columns.
+    pub rows: Vec<Vec<String>>,
+    /// Columns that may be narrowed.
+    pub shrink: &'a [usize],
+    /// Columns that may go where there is little room, the first first.
+    pub drop: &'a [usize],
+    /// Every column stays; where they do not fit, a row is written as lines.
+    pub tall: bool,
+}
+
+impl Table<'_> {
+    /// A column that may shrink has this width or its own before others go.
+    const COMFORTABLE: usize = 24;
+
+    /// The columns that are written.
+    fn columns(&self, room: usize) -> Vec<usize> {
+        let is_empty = |at: &usize| self.rows.iter().all(|row| row.get(*at).is_none_or(String::is_empty));
+        let mut columns: Vec<usize> = (0..self.count()).filter(|at| self.tall || !is_empty(at)).collect();
+        for at in self.drop {
+            let widths = self.widths(&columns);
+            let least = |at: usize| if self.shrink.contains(&at) { widths[at].min(Self::COMFORTABLE) } else { widths[at] };
+            let total: usize = columns.iter().map(|at| least(*at) + GAP).sum();
+            if total <= room + GAP {
+                break;
+            }
+            columns.retain(|column| column != at);
+        }
+        columns
+    }
+
+    fn count(&self) -> usize {
+        self.rows.iter().map(Vec::len).max().unwrap_or(0).max(self.head.len())
+    }
+
+    /// The widths of these columns; the others have none.
+    fn widths(&self, columns: &[usize]) -> Vec<usize> {
+        let mut widths = vec![0; self.count()];
+        for at in columns {
+            let cells = self.rows.iter().map(|row| row.get(*at).map_or(0, |cell| visible_width(cell)));
+            widths[*at] = cells.chain(self.head.get(*at).map(|title| title.width())).max().unwrap_or(0);
+        }
+        widths
+    }
+}
+
+/// Between two columns.
+const GAP: usize = 2;
+
+/// Narrows columns until their sum fits, the widest first, none below eight. Whether it fits now.
+fn fit(widths: &mut [usize], shrink: &[usize], room: usize) -> bool {
     const NARROWEST: usize = 8;
-    let gaps = 2 * widths.len().saturating_sub(1);
+    let gaps = GAP * widths.iter().filter(|width| **width > 0).count().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > room {
-        let Some(widest) = shrink.iter().copied().filter(|at| widths[*at] > NARROWEST).max_by_key(|at| widths[*at])
-        else {
-            return;
+        let Some(widest) = shrink.iter().copied().filter(|at| widths[*at] > NARROWEST).max_by_key(|at| widths[*at]) else {
+            return false;
         };
         widths[widest] -= 1;
     }
+    true
 }
 
 /// The width of a text without its colours.
@@ -213,14 +296,42 @@ pub fn clip(text: &str, room: usize) -> String {
     out
 }
 
+/// Characters by which a stored text could move the cursor, change colours, or show letters in another order than they have.
+fn is_unsafe(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// A text on one line and without control characters, so that nothing stored can move the cursor.
 pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if is_unsafe(c) { ' ' } else { c }).collect()
 }
 
 /// A text of several lines without control characters other than line ends and tabs.
 pub fn safe(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+    text.chars().filter(|c| !is_unsafe(*c) || matches!(c, '\n' | '\t')).collect()
+}
+
+/// JSON in which no character is left that a terminal would act on.
+pub fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_unsafe(c) && c != '\n' {
+            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// So many of something, in words.
+pub fn count(count: impl TryInto<u64>, what: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    match (count, what.strip_suffix('y')) {
+        (1, _) => format!("1 {what}"),
+        (_, Some(stem)) => format!("{count} {stem}ies"),
+        _ => format!("{count} {what}s"),
+    }
 }
 
 /// Bytes as a person reads them.
@@ -247,12 +358,35 @@ mod tests {
     #[test]
     fn tables_give_way_where_they_may() {
         let mut widths = [10, 40, 30];
-        fit(&mut widths, &[1, 2], 60);
+        assert!(fit(&mut widths, &[1, 2], 60));
         assert_eq!(widths.iter().sum::<usize>() + 4, 60);
         assert_eq!(widths[0], 10);
         let mut hopeless = [50, 50];
-        fit(&mut hopeless, &[1], 40);
+        assert!(!fit(&mut hopeless, &[1], 40));
         assert_eq!(hopeless, [50, 8]);
+    }
+
+    #[test]
+    fn columns_go_when_they_are_empty_or_others_need_the_room() {
+        let rows = vec![vec!["a".repeat(20), String::new(), "b".repeat(20), "c".repeat(60)]];
+        let table = Table { head: &["A", "B", "C", "D"], rows, shrink: &[3], drop: &[2], ..Table::default() };
+        assert_eq!(table.columns(200), [0, 2, 3]);
+        assert_eq!(table.columns(68), [0, 2, 3]);
+        assert_eq!(table.columns(67), [0, 3]);
+        assert_eq!(Table { tall: true, drop: &[], ..table }.columns(67), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn nothing_stored_moves_the_cursor() {
+        assert_eq!(plain("a\x1b[2Jb\nc\u{202e}d"), "a [2Jb c d");
+        assert_eq!(safe("a\x1b[2Jb\n\tc\u{9b}d"), "a[2Jb\n\tcd");
+        assert_eq!(escaped("{\n\"a\": \"\u{9b}2J\u{202e}\"}"), "{\n\"a\": \"\\u009b2J\\u202e\"}");
+    }
+
+    #[test]
+    fn counts_are_in_words() {
+        let words = [count(0u64, "session"), count(1u32, "session"), count(2usize, "entry")];
+        assert_eq!(words, ["0 sessions", "1 session", "2 entries"]);
     }
 
     #[test]
@@ -260,7 +394,6 @@ mod tests {
         assert_eq!(clip("abcdef", 4), "abc…");
         assert_eq!(clip("日本語", 4), "日…");
         assert_eq!(visible_width(&clip("\x1b[31mabcdef\x1b[0m", 3)), 3);
-        assert_eq!(plain("a\x1b[2Jb\nc"), "a [2Jb c");
     }
 
     #[test]

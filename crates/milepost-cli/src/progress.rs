@@ -1,6 +1,8 @@
 //! What a person sees of work that takes longer than a second: on the error output, in a terminal only.
 
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use milepost::Timestamp;
 use milepost::model::Source;
@@ -62,20 +64,24 @@ impl Drop for Progress {
 }
 
 /// Something of which nobody knows how far it is: the seconds are counted.
-pub struct Waiting(Option<tokio::task::JoinHandle<()>>);
+pub struct Waiting(Option<(tokio::task::JoinHandle<()>, Arc<AtomicBool>)>);
 
 impl Waiting {
     pub fn new(what: &'static str, is_shown: bool) -> Self {
         if !is_shown || !std::io::stderr().is_terminal() {
             return Self(None);
         }
-        Self(Some(tokio::spawn(async move {
+        let shown = Arc::new(AtomicBool::new(false));
+        let is_shown = Arc::clone(&shown);
+        let task = tokio::spawn(async move {
             for seconds in 1u64.. {
                 tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                is_shown.store(true, Ordering::Relaxed);
                 let mut err = std::io::stderr().lock();
                 let _ = write!(err, "\r\x1b[K{what}, {seconds} s").and_then(|()| err.flush());
             }
-        })))
+        });
+        Self(Some((task, shown)))
     }
 
     /// Takes the line away.
@@ -86,8 +92,11 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(task) = self.0.take() {
+        if let Some((task, shown)) = self.0.take() {
             task.abort();
+            if !shown.load(Ordering::Relaxed) {
+                return;
+            }
             let mut err = std::io::stderr().lock();
             let _ = write!(err, "\r\x1b[K").and_then(|()| err.flush());
         }

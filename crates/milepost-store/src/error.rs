@@ -229,7 +229,7 @@ pub enum Conflict {
     },
     /// The session has branches that need its beginning.
     #[error(
-        "session {session} has {branches} branches that begin in it: keep the shared beginning (keep branches), or delete them too (cascade)"
+        "session {session} has branches that begin in it ({branches}): keep the shared beginning (keep branches), or delete them too (cascade)"
     )]
     Branches {
         /// The session.

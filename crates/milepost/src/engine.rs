@@ -183,6 +183,8 @@ impl Milepost {
         let NewSession { id, mut patch, mut state, policy } = new;
         self.redaction().patch(&mut patch);
         if let Some(policy) = &policy {
+            // A session with a policy that cannot be used could never be held again.
+            crate::config::policy_patch(policy)?;
             patch.0.insert(crate::session::POLICY_KEY.to_owned(), policy.clone());
         }
         let found = self.redaction().state(&mut state);
@@ -337,6 +339,7 @@ impl Milepost {
         let NewSession { id, mut patch, state: _, policy } = new;
         self.redaction().patch(&mut patch);
         if let Some(policy) = policy {
+            crate::config::policy_patch(&policy)?;
             patch.0.insert(crate::session::POLICY_KEY.to_owned(), policy);
         }
         let new = milepost_store::NewSession { id, patch };

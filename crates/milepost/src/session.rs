@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use milepost_model::delta::StatePath;
 use milepost_model::{
-    CheckpointId, Delta, Event, Message, Policy, Position, SessionId, SessionPatch, State, Status, Timestamp, Trigger,
+    CheckpointId, Delta, EntryKind, Event, Message, Policy, Position, Seq, SessionId, SessionPatch, State, Status, Timestamp, Trigger,
 };
 use milepost_store::{Append, NewMark, Receipt, SessionWriter};
 use serde_json::{Value, json};
@@ -306,7 +306,7 @@ impl Session {
         self.barrier().await;
         let start = self.now();
         let mark = self.engine().mark(self.id(), point).await?;
-        self.writer().restore(mark.at).await?;
+        self.restore_to(mark.at).await?;
         {
             let mut run = self.run();
             (run.messages, run.marked, run.owed) = (0, mark.time, None);
@@ -317,8 +317,27 @@ impl Session {
     }
 
     pub(crate) async fn restore_to(&self, at: Position) -> Result<()> {
+        match self.mark_end().await {
+            // What is damaged cannot be gone back to anyway.
+            Err(Error::Store(error)) if error.is_damage() => {}
+            other => drop(other?),
+        }
         self.writer().restore(at).await?;
         Ok(())
+    }
+
+    /// Takes a checkpoint of the end when messages or state came after the newest one, so that it can be gone back to when
+    /// the session is set back. A restore does it by itself.
+    pub async fn mark_end(&self) -> Result<Option<CheckpointId>> {
+        let store = self.engine().store();
+        let newest = milepost_store::MarkQuery { limit: Some(1), ..Default::default() };
+        let newest = store.marks(self.id(), &newest).await?.pop();
+        let from = newest.map_or(Seq(0), |mark| mark.at.seq.next());
+        let after = store.entries(self.id(), from, Seq(u64::MAX)).await?;
+        if !after.iter().any(|entry| matches!(entry.kind, EntryKind::Message | EntryKind::State)) {
+            return Ok(None);
+        }
+        Ok(Some(self.checkpoint(NewMark::new(Trigger::Restore)).await?))
     }
 
     /// Gives the session back, so that others may hold it.

@@ -30,9 +30,8 @@ impl Milepost {
     /// can be changed. `scratch` is a file that is not there yet; the caller removes it.
     pub async fn sql(&self, sessions: &[SessionId], statement: &str, scratch: &Path) -> Result<Table> {
         export::sqlite(self.store(), sessions, scratch).await?;
-        run(scratch, statement).map_err(|error| {
-            Error::refused("the statement", error.to_string(), "tables are sessions, messages and checkpoints")
-        })
+        run(scratch, statement)
+            .map_err(|error| Error::refused("the statement", error.to_string(), "tables are sessions, messages and checkpoints, and `select * from messages limit 1` shows the columns of one"))
     }
 }
 

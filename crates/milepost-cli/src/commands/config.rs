@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::args::Config;
-use crate::out::plain;
+use crate::out::{Table, plain};
 
 pub fn run(app: &mut App, command: Config) -> Result<ExitCode> {
     match command {
@@ -25,6 +25,7 @@ pub fn run(app: &mut App, command: Config) -> Result<ExitCode> {
         Config::Path => {
             let found = app.loader()?.find().map_err(|problem| anyhow::anyhow!("{problem}"))?;
             match found {
+                path if app.out.json => app.out.json(&json!({ "path": path }))?,
                 Some(path) => app.out.line(path.display().to_string())?,
                 None => app.out.note("there is no configuration file: defaults and the environment are in force"),
             }
@@ -87,5 +88,10 @@ fn show(app: &App, part: Option<&str>, changed: bool) -> Result<()> {
             vec![row.key.clone(), plain(&value), from, row.about.to_owned()]
         })
         .collect();
-    app.out.table(&["SETTING", "VALUE", "FROM", "WHAT IT IS"], &rows, &[3, 1, 2])
+    if rows.is_empty() {
+        app.out.note("no settings like that: `milepost config show` shows them all");
+        return Ok(());
+    }
+    let head = &["SETTING", "VALUE", "FROM", "WHAT IT IS"];
+    app.out.table(Table { head, rows, shrink: &[3, 1, 2], drop: &[3], ..Table::default() })
 }

@@ -10,7 +10,8 @@ use serde_json::json;
 use super::store::chosen;
 use crate::app::App;
 use crate::args::{self, RulesName};
-use crate::out::{plain, short};
+use crate::errors::without_advice;
+use crate::out::{count as so_many, plain, short};
 
 pub async fn run(app: &mut App, args: args::Doctor) -> Result<ExitCode> {
     let ids = chosen(app, args.session.as_deref()).await?;
@@ -37,7 +38,7 @@ pub async fn run(app: &mut App, args: args::Doctor) -> Result<ExitCode> {
     for diagnosis in found.iter().filter(|diagnosis| !diagnosis.is_well()) {
         app.out.line(app.out.styles.bold(&diagnosis.session_id.to_string()))?;
         for problem in &diagnosis.problems {
-            app.out.line(format!("  {} {}", app.out.styles.bad("damaged:"), plain(problem)))?;
+            app.out.line(format!("  {} {}", app.out.styles.bad("damaged:"), plain(without_advice(problem))))?;
         }
         for ailment in &diagnosis.ailments {
             let at = ailment.at.map(|at| format!("entry {}: ", at.seq.0)).unwrap_or_default();
@@ -51,9 +52,9 @@ pub async fn run(app: &mut App, args: args::Doctor) -> Result<ExitCode> {
     }
     let ill = found.iter().filter(|diagnosis| !diagnosis.is_well()).count();
     match ill {
-        0 => app.out.line(format!("{} {count} sessions", app.out.styles.good("well:")))?,
+        0 => app.out.line(format!("{} {}", app.out.styles.good("well:"), so_many(count, "session")))?,
         _ => {
-            app.out.line(format!("{ill} of {count} sessions have findings"))?;
+            app.out.line(format!("findings in {ill} of {}", so_many(count, "session")))?;
             let mended: Vec<String> =
                 found.iter().filter(|diagnosis| !diagnosis.ailments.is_empty()).map(|d| short(d.session_id)).collect();
             if !mended.is_empty() {

@@ -1,6 +1,6 @@
 //! Master keys, shredding, and signed heads.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::app::App;
 use crate::args::Keys;
 use crate::errors::Usage;
+use crate::out::count;
 
 pub async fn run(app: &mut App, command: Keys) -> Result<ExitCode> {
     match command {
@@ -29,6 +30,9 @@ fn new(app: &App, output: Option<&Path>) -> Result<()> {
     let source = system_source().map_err(milepost::Error::from)?;
     let key = MasterKey::generate(&source);
     let Some(path) = output else {
+        if app.out.json {
+            return app.out.json(&json!({ "key": key.to_hex().as_str(), "fingerprint": key.fingerprint() }));
+        }
         app.out.note("keep it safe: without it nothing that it encrypts can be read again");
         return app.out.line(key.to_hex().as_str());
     };
@@ -36,7 +40,15 @@ fn new(app: &App, output: Option<&Path>) -> Result<()> {
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path).with_context(|| format!("making the key file {}", path.display()))?;
+    let mut file = options.open(path).map_err(|error| {
+        let place = path.display();
+        match error.kind() {
+            ErrorKind::AlreadyExists => anyhow::Error::from(Usage(format!(
+                "making the key file {place}: there is a file already, which may be a key in use; name another"
+            ))),
+            _ => milepost::Error::file(format!("making the key file {place}"), error).into(),
+        }
+    })?;
     writeln!(file, "{}", key.to_hex().as_str()).and_then(|()| file.sync_all()).context("writing the key")?;
     if app.out.json {
         return app.out.json(&json!({ "file": path, "fingerprint": key.fingerprint() }));
@@ -80,16 +92,19 @@ async fn shred(app: &mut App, session: &str, yes: bool) -> Result<()> {
     let id = app.session(session).await?;
     let engine = app.engine().await?;
     if !engine.store().is_encrypted() {
-        return Err(Usage("the workspace is not encrypted: use `milepost sessions delete`".into()).into());
+        return Err(Usage(format!("{id} has no key to destroy: the workspace is not encrypted; use `milepost sessions delete`")).into());
     }
-    app.confirm(&format!("Destroy the key of {id}? What it holds can never be read again."), yes)?;
+    app.confirm(&format!("Destroy the key of {id}? What it holds can never be read again."), yes).await?;
     engine.store().shred(id).await.map_err(milepost::Error::from)?;
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id, "shredded": true }));
+    }
     app.out.line(format!("shredded {id}"))
 }
 
 fn hex(text: &str, what: &str) -> Result<[u8; 32]> {
     let text = text.trim();
-    let wrong = || Usage(format!("{what} does not have 64 hex digits"));
+    let wrong = || Usage(format!("{what} is no key: it does not have 64 hex digits; make one with `milepost keys new`"));
     if text.len() != 64 || !text.is_ascii() {
         return Err(wrong().into());
     }
@@ -100,25 +115,42 @@ fn hex(text: &str, what: &str) -> Result<[u8; 32]> {
     Ok(bytes)
 }
 
+/// A file with a key or a signed head in it.
+fn small_text(path: &Path, what: &str) -> Result<String> {
+    let name = format!("{what} {}", path.display());
+    let failed = |error| milepost::Error::file(format!("reading {name}"), error);
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)).map_err(failed)?;
+    String::from_utf8(bytes).map_err(|_| Usage(format!("{name} is not what it should be: it is no text; name another file")).into())
+}
+
+/// No key and no signed head is longer than this.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+
 async fn sign(app: &mut App, session: &str, key: &Path) -> Result<()> {
-    let text = std::fs::read_to_string(key).with_context(|| format!("reading the signing key {}", key.display()))?;
-    let key = SigningKey::from_bytes(&hex(&text, "the signing key")?);
+    let text = small_text(key, "the signing key")?;
+    let key = SigningKey::from_bytes(&hex(&text, &format!("the signing key {}", key.display()))?);
     let id = app.session(session).await?;
     let head = app.engine().await?.store().sign_head(id, &key).await.map_err(milepost::Error::from)?;
     app.out.json(&head)
 }
 
 async fn check(app: &mut App, head: &Path, key: Option<&str>) -> Result<ExitCode> {
-    let text = std::fs::read_to_string(head).with_context(|| format!("reading the signed head {}", head.display()))?;
-    let head: SignedHead =
-        serde_json::from_str(&text).map_err(|error| Usage(format!("this is no signed head: {error}")))?;
+    let text = small_text(head, "the signed head")?;
+    let head: SignedHead = serde_json::from_str(&text).map_err(|error| {
+        Usage(format!("{} holds no signed head: {error}; make one with `milepost keys sign`", head.display()))
+    })?;
     let key = match key {
         Some(text) => hex(text, "the public key")?,
         None => head.key.0,
     };
-    let key = VerifyingKey::from_bytes(&key).map_err(|error| Usage(format!("this is no public key: {error}")))?;
+    let key = VerifyingKey::from_bytes(&key).map_err(|error| Usage(format!("the public key cannot be used: {error}; it is the `key` of a signed head")))?;
     let engine = app.engine().await?;
     engine.store().check_head(&head, &key).await.map_err(milepost::Error::from)?;
-    app.out.line(format!("session {} still has what was signed: {} entries", head.session, head.length))?;
+    if app.out.json {
+        app.out.json(&json!({ "sessionId": head.session, "entries": head.length, "whole": true }))?;
+    } else {
+        app.out.line(format!("session {} still has what was signed: {}", head.session, count(head.length, "entry")))?;
+    }
     Ok(ExitCode::SUCCESS)
 }

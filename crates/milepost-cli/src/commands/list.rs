@@ -11,7 +11,7 @@ use super::sessions::key;
 use crate::app::App;
 use crate::args::{self, StatusName};
 use crate::errors::Usage;
-use crate::out::{clip, plain, short};
+use crate::out::{Table, clip, count, plain, short};
 
 /// A moment: a time, or how long ago it was (`90s`, `15m`, `2h`, `3d`, `2w`).
 pub fn moment(text: &str, now: Timestamp) -> Result<Timestamp> {
@@ -112,9 +112,11 @@ pub async fn list(app: &mut App, args: args::List) -> Result<()> {
         })
         .collect();
     let head = ["ID", "STATUS", "MESSAGES", "CHECKPOINTS", "ACTIVE", "PROJECT", "AGENT", "TITLE"];
-    app.out.table(&head, &rows, &[5, 6, 7])?;
+    let shown = rows.len();
+    app.out.table(Table { head: &head, rows, shrink: &[5, 6, 7], drop: &[3, 6, 5, 2], ..Table::default() })?;
     if more {
-        app.out.note(format!("the newest {} are shown; --all shows every one", rows.len()));
+        let first = if args.by_creation { "newest" } else { "last active" };
+        app.out.note(format!("these are the {shown} {first}; --all shows every one"));
     }
     Ok(())
 }
@@ -148,7 +150,7 @@ pub async fn checkpoints(app: &mut App, args: args::Checkpoints) -> Result<()> {
         }));
     }
     if marks.is_empty() {
-        app.out.note("no checkpoints: take one with `milepost checkpoint`");
+        app.out.note("no checkpoints like that: take one with `milepost checkpoint`, or look with other filters");
         return Ok(());
     }
     let rows: Vec<Vec<String>> = marks
@@ -165,15 +167,16 @@ pub async fn checkpoints(app: &mut App, args: args::Checkpoints) -> Result<()> {
             vec![
                 short(point.id),
                 point.number.to_string(),
-                point.trigger.to_string(),
+                plain(point.trigger.as_str()),
                 app.out.time(mark.time),
                 point.messages().to_string(),
-                app.out.styles.warn(&flags.join(", ")),
+                if flags.is_empty() { String::new() } else { app.out.styles.warn(&flags.join(", ")) },
                 point.label.as_deref().or(point.description.as_deref()).map(plain).unwrap_or_default(),
             ]
         })
         .collect();
-    app.out.table(&["ID", "NUMBER", "TRIGGER", "TAKEN", "MESSAGES", "", "LABEL"], &rows, &[6])
+    let head = &["ID", "NUMBER", "TRIGGER", "TAKEN", "MESSAGES", "", "LABEL"];
+    app.out.table(Table { head, rows, shrink: &[6], ..Table::default() })
 }
 
 pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
@@ -206,7 +209,7 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
         show_hit(app, hit)?;
     }
     match (&found.how, found.hits.is_empty()) {
-        (How::Scan { why, messages }, _) => app.out.note(format!("every one of {messages} messages was read: {why}")),
+        (How::Scan { why, messages }, _) => app.out.note(format!("{} read, every one: {why}", count(*messages, "message"))),
         (How::Index, true) => app.out.note("nothing was found: --substring also looks inside of words"),
         _ => {}
     }
@@ -221,10 +224,10 @@ fn show_hit(app: &App, hit: &SearchHit) -> Result<()> {
     let left = if hit.current { "" } else { " (left behind by a restore)" };
     let head =
         format!("{}  {}  {}{}", app.out.styles.bold(&short(hit.session_id)), app.out.time(hit.time), title, left);
-    app.out.line(head.trim_end())?;
+    app.out.line(clip(head.trim_end(), app.out.width()))?;
     let line = |message: &Message, mark: &str| {
         let text = plain(&message.text());
-        let text = format!("{mark} {}: {}", message.role, text.trim());
+        let text = format!("{mark} {}: {}", plain(message.role.as_str()), text.trim());
         clip(&text, app.out.width().min(400))
     };
     for message in &hit.context.before {

@@ -1,6 +1,6 @@
 //! Adding, listing and following messages.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, IsTerminal, Read};
 
 use anyhow::{Context, Result};
 use milepost::model::Body;
@@ -8,7 +8,7 @@ use milepost::{Channel, Happened, Message, MessageQuery, Point, Role, SessionId,
 use serde_json::json;
 
 use super::show::{message_json, role};
-use crate::app::App;
+use crate::app::{App, apart};
 use crate::args::Messages;
 use crate::errors::Usage;
 use crate::out::safe;
@@ -20,7 +20,7 @@ pub async fn run(app: &mut App, command: Messages) -> Result<()> {
     match command {
         Messages::Add { session, text, role, from_json, channel } => {
             let text = match text.as_deref() {
-                Some("-") | None => input()?,
+                Some("-") | None => input(app, "the message").await?,
                 Some(text) => text.to_owned(),
             };
             let messages = read(&text, &role, from_json, channel.as_deref())?;
@@ -34,16 +34,23 @@ pub async fn run(app: &mut App, command: Messages) -> Result<()> {
 }
 
 /// Everything from the input, up to a limit.
-pub fn input() -> Result<String> {
-    let mut bytes = Vec::new();
-    std::io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes).context("reading the input")?;
+pub async fn input(app: &App, what: &str) -> Result<String> {
+    if std::io::stdin().is_terminal() {
+        app.out.note(format!("write {what}; Ctrl-D on a line of its own ends it"));
+    }
+    let bytes = apart(|| {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes).context("reading the input")?;
+        Ok(bytes)
+    });
+    let bytes = bytes.await?;
     if bytes.len() as u64 > MAX_INPUT_BYTES {
         return Err(Usage(format!(
             "the input has more than {MAX_INPUT_BYTES} bytes (MAX_INPUT_BYTES): import it instead"
         ))
         .into());
     }
-    let text = String::from_utf8(bytes).map_err(|_| Usage("the input is not text in UTF-8".into()))?;
+    let text = String::from_utf8(bytes).map_err(|_| Usage("the input is not text: it is not in UTF-8; convert it, or import it as a file".into()))?;
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 
@@ -54,7 +61,7 @@ fn read(text: &str, role: &str, from_json: bool, channel: Option<&str>) -> Resul
         messages.iter_mut().for_each(|message| message.channel = channel.clone());
     }
     if messages.iter().all(|message| message.text().is_empty()) && !from_json {
-        return Err(Usage("the message is empty: give a text".into()).into());
+        return Err(Usage("the message is empty, nothing was added: give a text".into()).into());
     }
     Ok(messages)
 }
@@ -78,7 +85,7 @@ fn parse(text: &str) -> Result<Vec<Message>> {
 }
 
 async fn add(app: &mut App, session: &str, messages: Vec<Message>) -> Result<()> {
-    let id = app.session(session).await?;
+    let id = app.session_to_write(session).await?;
     let held = app.engine().await?.hold(id).await?;
     let count = messages.len();
     let appended = held.append_all(messages).await?;
@@ -185,5 +192,5 @@ async fn tail(app: &mut App, session: &str, last: usize, no_follow: bool) -> Res
 }
 
 fn put(app: &App, stored: &StoredMessage) -> Result<()> {
-    if app.out.json { app.out.line(message_json(stored).to_string()) } else { show(app, stored) }
+    if app.out.json { app.out.json_line(&message_json(stored)) } else { show(app, stored) }
 }

@@ -7,12 +7,15 @@ use milepost::store::{Phase, migrate as move_all, open_backend, system_source};
 use milepost::transfer::{Ids, copy_session};
 use serde_json::json;
 
-use crate::app::App;
+use crate::app::{App, misread};
 use crate::args;
-use crate::out::bytes;
+use crate::out::{bytes, count};
+use crate::places;
 use crate::progress::Progress;
 
 pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
+    places::must_exist(&args.from)?;
+    places::prepare(&args.to)?;
     let settings = app.settings()?;
     let options = app.engine_options(&settings)?.store;
     let source = system_source().map_err(milepost::Error::from)?;
@@ -37,11 +40,11 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
         }));
     }
     app.out.line(format!(
-        "{} sessions with {} entries and {} records are in the new store, compared and the same; {} were copied, {}",
-        moved.sessions,
-        moved.entries,
-        moved.records,
-        moved.copied,
+        "{}, {} and {} are in the new store, compared and the same; {} copied, {}",
+        count(moved.sessions, "session"),
+        count(moved.entries, "entry"),
+        count(moved.records, "record"),
+        count(moved.copied, "entry"),
         bytes(moved.copied_bytes)
     ))?;
     app.out.note("the old store is as it was");
@@ -49,6 +52,10 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
 }
 
 pub async fn backup(app: &mut App, file: &Path) -> Result<()> {
+    if let Some(parent) = file.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
+        let failed = format!("writing the backup {}", file.display());
+        return Err(milepost::Error::file(failed, format!("there is no directory {}", parent.display())).into());
+    }
     let engine = app.engine().await?;
     let waiting = app.waiting("copying the store");
     engine.store().backup(file).await.map_err(milepost::Error::from)?;
@@ -73,10 +80,11 @@ pub async fn push(app: &mut App, args: args::Copy) -> Result<()> {
 }
 
 pub async fn pull(app: &mut App, args: args::Copy) -> Result<()> {
+    places::must_exist(&args.url)?;
     let engine = app.engine().await?;
     let other = app.other_store(&args.url).await?;
     let there = milepost::Milepost::on(other.clone(), milepost::EngineOptions::default()).await?;
-    let id = there.find(&args.session).await?;
+    let id = there.find(&args.session).await.map_err(misread)?;
     let mut progress = app.progress("pulling entry", 0);
     let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
     let copied = copy_session(&other, engine.store(), id, Ids::Preserve, &engine.claim(), &mut tell).await?;
@@ -92,8 +100,8 @@ fn done(app: &App, copied: &milepost::transfer::Copied, word: &str) -> Result<()
             .json(&json!({ "sessionId": copied.session, "entries": copied.entries, "isNew": copied.is_new }));
     }
     app.out.line(match (copied.is_new, copied.entries) {
-        (true, entries) => format!("{word} {} with {entries} entries", copied.session),
+        (true, entries) => format!("{word} {} with {}", copied.session, count(entries, "entry")),
         (false, 0) => format!("{} is there already, with all its entries", copied.session),
-        (false, entries) => format!("{word} {entries} new entries of {}", copied.session),
+        (false, entries) => format!("{word} {} of {}", count(entries, "new entry"), copied.session),
     })
 }

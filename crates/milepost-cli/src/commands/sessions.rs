@@ -5,18 +5,19 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use milepost::store::{DeleteMode, Skipped};
 use milepost::{
-    Mark, Milepost, NewSession, Point, Resume, Session, SessionId, SessionKey, SessionPatch, SessionSummary, parse_set,
+    Mark, Milepost, NewSession, Point, Resume, Session, SessionId, SessionKey, SessionPatch, SessionQuery, SessionSummary,
+    parse_set,
 };
 use serde_json::{Map, Value, json};
 
-use crate::app::App;
+use crate::app::{App, misread};
 use crate::args;
-use crate::errors::Usage;
-use crate::out::{plain, short};
+use crate::errors::{Usage, without_advice};
+use crate::out::{count, plain, short};
 
 /// What was given as KEY=VALUE.
 pub fn sets(texts: &[String]) -> Result<Vec<(milepost::model::delta::StatePath, Value)>> {
-    Ok(texts.iter().map(|text| parse_set(text)).collect::<Result<_, _>>()?)
+    Ok(texts.iter().map(|text| parse_set(text)).collect::<Result<_, _>>().map_err(misread)?)
 }
 
 /// What sessions are found by.
@@ -28,7 +29,7 @@ pub fn key(keys: args::Keyed) -> SessionKey {
 pub async fn new(app: &mut App, args: args::New) -> Result<()> {
     let mut policy = Map::new();
     for text in &args.policy {
-        let (path, value) = parse_set(text)?;
+        let (path, value) = parse_set(text).map_err(misread)?;
         policy.insert(path.to_string().trim_start_matches('/').replace('/', "."), value);
     }
     let set = sets(&args.set)?;
@@ -45,7 +46,19 @@ pub async fn new(app: &mut App, args: args::New) -> Result<()> {
         here = Some((directory, found.project.name));
     }
     let session = if args.reuse {
-        engine.get_or_create(&key).await?
+        let session = engine.get_or_create(&key).await?;
+        let info = session.info().await;
+        let mut patch = SessionPatch::new();
+        if let Some(title) = args.title.filter(|_| info.title.is_none()) {
+            patch = patch.title(title);
+        }
+        if args.tags.iter().any(|tag| !info.tags.contains(tag)) {
+            patch = patch.tags(info.tags.iter().cloned().chain(args.tags));
+        }
+        if !patch.is_empty() {
+            session.patch(patch).await?;
+        }
+        session
     } else {
         let mut patch = key.patch();
         if let Some((_, name)) = &here {
@@ -81,19 +94,14 @@ async fn finish(app: &App, engine: &Milepost, session: Session) -> Result<()> {
 
 fn tell_skipped(app: &App, skipped: &[Skipped]) {
     for skipped in skipped {
-        app.out.note(format!(
-            "{} checkpoint {} was passed over: {}",
-            app.out.styles.warn("warning:"),
-            skipped.id,
-            skipped.why
-        ));
+        app.out.note(format!("{} checkpoint {} was passed over: {}", app.out.styles.warn("warning:"), skipped.id, plain(without_advice(&skipped.why))));
     }
 }
 
 fn name(mark: &Mark) -> String {
     match &mark.checkpoint.label {
         Some(label) => format!("{} ({})", mark.checkpoint.id, plain(label)),
-        None => format!("{} ({})", mark.checkpoint.id, mark.checkpoint.trigger),
+        None => format!("{} ({})", mark.checkpoint.id, plain(mark.checkpoint.trigger.as_str())),
     }
 }
 
@@ -114,7 +122,8 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
         });
     }
     let how = Resume { point, set, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
-    let resumed = engine.resume(id, how).await?;
+    app.free_from_the_dead(id).await?;
+    let resumed = engine.resume(id, how).await.map_err(with_flags)?;
     tell_skipped(app, &resumed.skipped);
     let info = resumed.session.info().await;
     resumed.session.release().await?;
@@ -145,14 +154,24 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     Ok(())
 }
 
+/// Advice in the words of the command line.
+fn with_flags(error: milepost::Error) -> milepost::Error {
+    match error {
+        milepost::Error::Refused { what, why, instead } => {
+            milepost::Error::Refused { what, why, instead: instead.replace("`reopen`", "--reopen") }
+        }
+        error => error,
+    }
+}
+
 pub async fn pause(app: &mut App, session: &str, reason: Option<&str>) -> Result<()> {
-    let id = app.session(session).await?;
+    let id = app.session_to_write(session).await?;
     let checkpoint = app.engine().await?.pause(id, reason).await?;
     done(app, id, "paused", Some(checkpoint.to_string()))
 }
 
 pub async fn complete(app: &mut App, session: &str) -> Result<()> {
-    let id = app.session(session).await?;
+    let id = app.session_to_write(session).await?;
     let checkpoint = app.engine().await?.complete(id).await?;
     done(app, id, "completed", Some(checkpoint.to_string()))
 }
@@ -194,23 +213,27 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
                 .json(&json!({ "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind }));
         }
         return app.out.line(format!(
-            "would go back to {}, taken {}; {behind} later messages would stay on the old timeline",
+            "would go back to {}, taken {}; {} would stay on the old timeline",
             name(&mark),
-            app.out.time(mark.time)
+            app.out.time(mark.time),
+            count(behind, "later message")
         ));
     }
+    app.free_from_the_dead(id).await?;
     let held = engine.hold(id).await?;
+    let end = held.mark_end().await.ok().flatten().or(now.checkpoint);
     held.restore(&Point::Checkpoint(mark.checkpoint.id)).await?;
     held.release().await?;
     if app.out.json {
-        return app.out.json(&json!({ "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind }));
+        return app.out.json(&json!({
+            "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind, "forward": end,
+        }));
     }
     app.out.line(format!("{id} is back at {}", name(&mark)))?;
     if behind > 0 {
-        let back = now
-            .checkpoint
-            .map(|id| format!("; go forward again with: milepost sessions restore {} {id}", short(now.id)));
-        app.out.note(format!("{behind} later messages stay on the old timeline{}", back.unwrap_or_default()));
+        let back = end.map(|id| format!("; go forward again with: milepost sessions restore {} {id}", short(now.id)));
+        let later = count(behind, "later message");
+        app.out.note(format!("on the old timeline: {later}{}", back.unwrap_or_default()));
     }
     Ok(())
 }
@@ -223,13 +246,21 @@ pub async fn trash(app: &mut App, sessions: &[String], checkpoint: Option<&str>,
         };
         return trash_checkpoint(app, session, checkpoint, into).await;
     }
+    let mut moved = Vec::new();
     for session in sessions {
-        let id = app.session(session).await?;
+        let id = app.session_of(session, SessionQuery { trashed: !into, ..SessionQuery::default() }).await?;
+        app.free_from_the_dead(id).await?;
         match into {
             true => engine.store().trash(id, &engine.claim()).await.map_err(milepost::Error::from)?,
             false => engine.store().untrash(id, &engine.claim()).await.map_err(milepost::Error::from)?,
         }
-        done(app, id, if into { "trashed" } else { "untrashed" }, None)?;
+        if !app.out.json {
+            app.out.line(format!("{} {id}", if into { "trashed" } else { "untrashed" }))?;
+        }
+        moved.push(id);
+    }
+    if app.out.json {
+        return app.out.json(&json!({ "sessions": moved, "trashed": into }));
     }
     Ok(())
 }
@@ -255,10 +286,12 @@ pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
     };
     let preview = engine.delete(id, mode, true).await?;
     if !args.dry_run {
-        let count = preview.sessions.len() + preview.hidden.len();
+        let sessions = preview.sessions.len() + preview.hidden.len();
         let title = engine.store().session(id).await.ok().and_then(|session| session.title).unwrap_or_default();
-        let what = if count == 1 { format!("session {id} {:?}", plain(&title)) } else { format!("{count} sessions") };
-        app.confirm(&format!("Delete {what} for good?"), args.yes)?;
+        let title = if title.is_empty() { String::new() } else { format!(" “{}”", plain(&title)) };
+        let what = if sessions == 1 { format!("session {id}{title}") } else { count(sessions, "session") };
+        app.confirm(&format!("Delete {what} for good?"), args.yes).await?;
+        app.free_from_the_dead(id).await?;
         engine.delete(id, mode, false).await?;
     }
     if app.out.json {
@@ -275,13 +308,13 @@ pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
 }
 
 pub async fn rename(app: &mut App, session: &str, title: &str) -> Result<()> {
-    let id = app.session(session).await?;
+    let id = app.session_to_write(session).await?;
     app.engine().await?.patch(id, SessionPatch::new().title(title)).await?;
     done(app, id, "renamed", None)
 }
 
 pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()> {
-    let id = app.session(session).await?;
+    let id = app.session_to_write(session).await?;
     let engine = app.engine().await?;
     let mut tags: BTreeSet<String> = engine.store().session(id).await.map_err(milepost::Error::from)?.tags;
     for change in changes {
@@ -289,6 +322,9 @@ pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()>
             Some(tag) => (tag, false),
             None => (change.strip_prefix('+').unwrap_or(change), true),
         };
+        if tag.starts_with('-') {
+            return Err(Usage(format!("{change:?} is no tag: a tag to remove has one - before it; flags go before the session")).into());
+        }
         if tag.is_empty() {
             return Err(Usage(format!("{change:?} names no tag: write +tag or -tag")).into());
         }
@@ -302,7 +338,7 @@ pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()>
     if app.out.json {
         return app.out.json(&json!({ "sessionId": id, "tags": tags }));
     }
-    app.out.line(format!("{id} {}", tags.into_iter().collect::<Vec<_>>().join(" ")).trim_end())
+    app.out.line(format!("{id} {}", tags.iter().map(|tag| plain(tag)).collect::<Vec<_>>().join(" ")).trim_end())
 }
 
 pub async fn compact(app: &mut App, args: args::Compact) -> Result<()> {
@@ -316,6 +352,7 @@ pub async fn compact(app: &mut App, args: args::Compact) -> Result<()> {
     let chapter = match args.dry_run {
         true => engine.compact_preview(id, &how).await?,
         false => {
+            app.free_from_the_dead(id).await?;
             let held = engine.hold(id).await?;
             let chapter = held.compact(&how, &milepost::context::compact::Extractive::default()).await?;
             held.release().await?;
@@ -331,8 +368,8 @@ pub async fn compact(app: &mut App, args: args::Compact) -> Result<()> {
 fn show_chapter(app: &App, chapter: &milepost::Chapter, dry_run: bool) -> Result<()> {
     let word = if dry_run { "would stand" } else { "stands" };
     app.out.line(format!(
-        "a summary {word} for {} messages; {} tokens become {}, {} fewer",
-        chapter.messages,
+        "a summary {word} for {}; {} tokens become {}, {} fewer",
+        count(chapter.messages, "message"),
         chapter.tokens_before,
         chapter.tokens_after,
         chapter.tokens_before.saturating_sub(chapter.tokens_after)
@@ -357,7 +394,7 @@ fn show_chapter(app: &App, chapter: &milepost::Chapter, dry_run: bool) -> Result
 }
 
 pub async fn uncompact(app: &mut App, session: &str) -> Result<()> {
-    let id = app.session(session).await?;
+    let id = app.session_to_write(session).await?;
     let held = app.engine().await?.hold(id).await?;
     let undone = held.uncompact().await?;
     held.release().await?;

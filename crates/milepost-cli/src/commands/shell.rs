@@ -4,9 +4,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
+use serde_json::json;
 
 use crate::app::App;
 use crate::args::Args;
+use crate::out::count;
 
 pub fn completions(app: &App, shell: clap_complete::Shell) -> Result<()> {
     let mut text = Vec::new();
@@ -23,6 +25,14 @@ pub fn man(app: &App, directory: Option<&Path>) -> Result<()> {
     std::fs::create_dir_all(directory).with_context(|| format!("making the directory {}", directory.display()))?;
     clap_mangen::generate_to(Args::command(), directory)
         .with_context(|| format!("writing man pages into {}", directory.display()))?;
-    let count = std::fs::read_dir(directory)?.count();
-    app.out.line(format!("{count} pages are in {}", directory.display()))
+    let pages = pages(&Args::command());
+    if app.out.json {
+        return app.out.json(&json!({ "directory": directory, "pages": pages }));
+    }
+    app.out.line(format!("{} written to {}", count(pages, "page"), directory.display()))
+}
+
+/// A page for the command and for each below it.
+fn pages(command: &clap::Command) -> usize {
+    1 + command.get_subcommands().map(pages).sum::<usize>()
 }

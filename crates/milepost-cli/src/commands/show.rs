@@ -1,7 +1,10 @@
 //! One session, one checkpoint, or two compared.
 
 use anyhow::Result;
-use milepost::{CheckpointId, Diff, Mark, Message, MessageQuery, Point, SessionSummary, StoredMessage, Usage as Spent};
+use milepost::model::{EntryKind, Seq};
+use milepost::{
+    CheckpointId, Diff, Mark, Message, MessageQuery, Milepost, Point, SessionSummary, StoredMessage, Usage as Spent,
+};
 use serde_json::{Value, json};
 
 use super::list::colored;
@@ -33,10 +36,8 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
         return app.out.json(&value);
     }
     let out = &app.out;
-    out.line(
-        format!("{}  {}", out.styles.bold(&id.to_string()), info.title.as_deref().map(plain).unwrap_or_default())
-            .trim_end(),
-    )?;
+    let title = format!("{}  {}", out.styles.bold(&id.to_string()), info.title.as_deref().map(plain).unwrap_or_default());
+    out.line(clip(title.trim_end(), out.width()))?;
     let mut facts = vec![("status", colored(app, info.status))];
     let mut fact = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
     fact("error", info.error.as_deref().map(plain));
@@ -54,13 +55,10 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
     fact("branch of", info.branch.map(|branch| format!("{} at entry {}", branch.session, branch.at.seq.0)));
     fact("held by", holder.map(|lease| plain(&lease.holder)));
     fact("trashed", info.trashed.map(|time| out.time(time)));
-    fact(
-        "state",
-        Some(match &state {
-            Ok(state) => sections(state.as_value()),
-            Err(error) => out.styles.bad(&error.to_string()),
-        }),
-    );
+    fact("state", Some(match &state {
+        Ok(state) => sections(state.as_value()),
+        Err(error) => out.styles.bad(&plain(&error.to_string())),
+    }));
     out.facts(&facts)?;
     if !messages.is_empty() {
         out.line("")?;
@@ -154,7 +152,7 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
     out.line(out.styles.bold(&point.id.to_string()))?;
     let mut facts = vec![
         ("session", id.to_string()),
-        ("trigger", point.trigger.to_string()),
+        ("trigger", plain(point.trigger.as_str())),
         ("taken", out.time(loaded.mark.time)),
         ("number", point.number.to_string()),
         ("messages", point.messages().to_string()),
@@ -173,7 +171,7 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
     out.facts(&facts)?;
     if with_state {
         out.line("")?;
-        out.line(serde_json::to_string_pretty(loaded.state.as_value())?)?;
+        out.json(loaded.state.as_value())?;
     }
     Ok(())
 }
@@ -184,9 +182,23 @@ async fn named(app: &mut App, text: &str) -> Result<CheckpointId> {
     if let Ok(id) = text.parse::<CheckpointId>() {
         return Ok(id);
     }
-    let (session, point) = text.split_once('@').unwrap_or((text, "latest"));
+    let (session, point) = text.split_once('@').map_or((text, None), |(session, point)| (session, Some(point)));
     let id = app.session(session).await?;
-    Ok(engine.mark(id, &point.parse()?).await?.checkpoint.id)
+    let mark = engine.mark(id, &point.unwrap_or("latest").parse()?).await?;
+    if point.is_none() && has_moved_on(&engine, &mark).await? {
+        app.out.note(format!(
+            "{} has moved on since its latest checkpoint, which is compared; to compare all of it: milepost checkpoint {}",
+            short(id),
+            short(id)
+        ));
+    }
+    Ok(mark.checkpoint.id)
+}
+
+/// Whether messages or state came after a checkpoint of a session.
+async fn has_moved_on(engine: &Milepost, mark: &Mark) -> Result<bool> {
+    let after = engine.store().entries(mark.session, mark.at.seq.next(), Seq(u64::MAX)).await;
+    Ok(after.is_ok_and(|after| after.iter().any(|entry| matches!(entry.kind, EntryKind::Message | EntryKind::State))))
 }
 
 pub async fn diff(app: &mut App, a: &str, b: &str) -> Result<()> {
@@ -206,13 +218,13 @@ pub async fn diff(app: &mut App, a: &str, b: &str) -> Result<()> {
 fn show_diff(app: &App, diff: &Diff) -> Result<()> {
     let out = &app.out;
     let name = |mark: &Mark| {
-        let label = mark.checkpoint.label.as_deref().map(plain).unwrap_or_else(|| mark.checkpoint.trigger.to_string());
+        let label = mark.checkpoint.label.as_deref().map(plain).unwrap_or_else(|| plain(mark.checkpoint.trigger.as_str()));
         format!("{}@{}  {label}, {}", short(mark.session), short(mark.checkpoint.id), out.time(mark.time))
     };
-    out.line(out.styles.bad(&format!("--- {}", name(&diff.a))))?;
-    out.line(out.styles.good(&format!("+++ {}", name(&diff.b))))?;
+    out.line(out.styles.bad(&clip(&format!("--- {}", name(&diff.a)), out.width())))?;
+    out.line(out.styles.good(&clip(&format!("+++ {}", name(&diff.b)), out.width())))?;
     let line = |sign: char, stored: &StoredMessage| {
-        let text = format!("{sign} {}: {}", stored.message.role, plain(&stored.message.text()).trim());
+        let text = format!("{sign} {}: {}", plain(stored.message.role.as_str()), plain(&stored.message.text()).trim());
         clip(&text, out.width())
     };
     if diff.only_a.is_empty() && diff.only_b.is_empty() {

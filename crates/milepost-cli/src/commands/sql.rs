@@ -7,12 +7,12 @@ use super::messages::input;
 use super::store::chosen;
 use crate::app::App;
 use crate::args;
-use crate::out::plain;
+use crate::out::{Table, plain};
 
 pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
     let statement = match args.statement {
         Some(statement) => statement,
-        None => input()?,
+        None => input(app, "the statement").await?,
     };
     let ids = chosen(app, args.session.as_deref()).await?;
     let engine = app.engine().await?;
@@ -33,7 +33,7 @@ pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
     let cell = |value: Value| plain(&value.as_str().map_or_else(|| value.to_string(), str::to_owned));
     let rows: Vec<Vec<String>> = rows.into_iter().map(|row| row.into_iter().map(cell).collect()).collect();
     let shrink: Vec<usize> = (0..names.len()).collect();
-    app.out.table(&names, &rows, &shrink)
+    app.out.table(Table { head: &names, rows, shrink: &shrink, tall: true, ..Table::default() })
 }
 
 /// A directory that goes when it is no longer needed, for this user alone.

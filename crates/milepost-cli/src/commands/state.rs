@@ -46,7 +46,7 @@ async fn get(app: &mut App, session: &str, path: Option<&str>, checkpoint: Optio
     }
     match value {
         // A text alone is written as it is, for scripts.
-        Value::String(text) if !app.out.json => app.out.line(text),
+        Value::String(text) if !app.out.json => app.out.text(&text),
         value => app.out.json(&value),
     }
 }
@@ -64,7 +64,7 @@ impl IntoEngine for milepost::store::Error {
 
 async fn set(app: &mut App, session: &str, values: &[String]) -> Result<()> {
     let values = sets(values)?;
-    let id = app.session(session).await?;
+    let id = app.session_to_write(session).await?;
     let held = app.engine().await?.hold(id).await?;
     held.set(&values).await?;
     held.release().await?;
@@ -81,7 +81,7 @@ pub async fn checkpoint(app: &mut App, args: args::Checkpoint) -> Result<()> {
         let known: Vec<&str> = Trigger::KNOWN.iter().map(Trigger::as_str).collect();
         return Err(Usage(format!("{name:?} is no trigger: use one of {}", known.join(", "))).into());
     }
-    let id = app.session(&args.session).await?;
+    let id = app.session_to_write(&args.session).await?;
     let mark = NewMark { label: args.label, description: args.description, ..NewMark::new(trigger) };
     let checkpoint = app.engine().await?.checkpoint(id, mark).await?;
     if app.out.json {

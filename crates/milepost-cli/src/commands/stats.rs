@@ -4,14 +4,15 @@ use anyhow::Result;
 use milepost::model::EntryKind;
 use milepost::store::Stats as Space;
 use milepost::store::backend::{KindUsage, SessionUsage};
-use milepost::{Analytics, Day, SessionQuery};
+use milepost::{Analytics, Day, SessionKey, SessionQuery};
 use serde_json::json;
 
 use super::list::moment;
 use super::sessions::key;
 use crate::app::App;
 use crate::args;
-use crate::out::{bytes, plain, short};
+use crate::errors::Usage;
+use crate::out::{Table, bytes, count as so_many, plain, short};
 
 /// So many sessions are listed by their size.
 const LARGEST: usize = 10;
@@ -19,6 +20,10 @@ const LARGEST: usize = 10;
 const BAR: usize = 40;
 
 pub async fn run(app: &mut App, args: args::Stats) -> Result<()> {
+    let keys = key(args.keys.clone());
+    if (args.since.is_some() || keys != SessionKey::default()) && (!args.usage || args.session.is_some()) {
+        return Err(Usage("which sessions are counted is chosen with --usage and without naming one: say --usage".into()).into());
+    }
     match (args.usage, &args.session) {
         (true, Some(session)) => one(app, session).await,
         (true, None) => many(app, args).await,
@@ -47,7 +52,8 @@ async fn many(app: &mut App, args: args::Stats) -> Result<()> {
         return app.out.json(&overview);
     }
     let by_status: Vec<String> = overview.by_status.iter().map(|(status, count)| format!("{count} {status}")).collect();
-    app.out.line(format!("{} sessions: {}", overview.sessions, by_status.join(", ")))?;
+    let how = if by_status.is_empty() { String::new() } else { format!(": {}", by_status.join(", ")) };
+    app.out.line(format!("{}{how}", so_many(overview.sessions, "session")))?;
     show(app, &overview.total)?;
     for (title, value) in [
         ("messages a day", (|day: &Day| day.messages) as fn(&Day) -> u64),
@@ -102,7 +108,7 @@ fn chart(app: &App, title: &str, values: &[(String, u64)]) -> Result<()> {
             vec![name.clone(), value.to_string(), app.out.styles.info(&"█".repeat(length))]
         })
         .collect();
-    app.out.table(&["", "", ""], &rows, &[0])
+    app.out.table(Table { rows, shrink: &[0], ..Table::default() })
 }
 
 fn kinds(usage: &SessionUsage) -> serde_json::Value {
@@ -189,7 +195,8 @@ async fn space(app: &mut App, session: Option<String>) -> Result<()> {
     }
     if !rows.is_empty() {
         app.out.line("")?;
-        app.out.table(&["ID", "BYTES", "MESSAGES", "STATE", "MARKS", "KEYFRAMES", "PRUNABLE", "TITLE"], &rows, &[7])?;
+        let head = &["ID", "BYTES", "MESSAGES", "STATE", "MARKS", "KEYFRAMES", "PRUNABLE", "TITLE"];
+        app.out.table(Table { head, rows, shrink: &[7], drop: &[5, 4, 3], ..Table::default() })?;
     }
     Ok(())
 }

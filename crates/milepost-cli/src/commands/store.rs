@@ -12,8 +12,8 @@ use serde_json::json;
 use super::messages::input;
 use crate::app::App;
 use crate::args;
-use crate::errors::Usage;
-use crate::out::{bytes, short};
+use crate::errors::{Usage, without_advice};
+use crate::out::{bytes, count as so_many, plain, short};
 
 /// Every session that is not in the trash, or the one that was named.
 pub async fn chosen(app: &mut App, session: Option<&str>) -> Result<Vec<SessionId>> {
@@ -73,7 +73,7 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     }
     let (word, erased) = if args.dry_run { ("would go", "would be erased") } else { ("went", "erased") };
     for (id, count) in &pruned {
-        app.out.line(format!("{}  {count} checkpoints {word} into the trash", short(id)))?;
+        app.out.line(format!("{}  {} {word} into the trash", short(id), so_many(*count, "checkpoint")))?;
     }
     if pruned.is_empty() {
         app.out.line("nothing to prune")?;
@@ -85,12 +85,8 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
         ));
     }
     if args.purge {
-        let count = purged.checkpoints.len();
-        app.out.line(format!(
-            "{count} checkpoints and {} sessions {erased}, {}",
-            deleted.len(),
-            bytes(purged.bytes)
-        ))?;
+        let checkpoints = so_many(purged.checkpoints.len(), "checkpoint");
+        app.out.line(format!("{checkpoints} and {} {erased}, {}", so_many(deleted.len(), "session"), bytes(purged.bytes)))?;
     }
     Ok(())
 }
@@ -125,20 +121,21 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
     for problem in &verified.problems {
         let place = problem.session.map(|id| format!("{} ", short(id))).unwrap_or_default();
         let place = problem.at.map_or(place.clone(), |at| format!("{place}entry {}: ", at.seq.0));
-        let line = format!("{place}{}", problem.what);
+        let line = format!("{place}{}", plain(without_advice(&problem.what)));
         app.out.line(if problem.derived { app.out.styles.warn(&line) } else { app.out.styles.bad(&line) })?;
     }
     let counts = format!(
-        "{} sessions, {} entries, {} records, {}",
-        verified.sessions,
-        verified.entries,
-        verified.records,
+        "{}, {}, {}, {}",
+        so_many(verified.sessions, "session"),
+        so_many(verified.entries, "entry"),
+        so_many(verified.records, "record"),
         bytes(verified.bytes)
     );
     if verified.is_whole() {
         app.out.line(format!("{} {counts}", app.out.styles.good("whole:")))?;
     } else {
-        app.out.line(format!("{} {} problems in {counts}", app.out.styles.bad("damaged:"), verified.problems.len()))?;
+        let problems = so_many(verified.problems.len(), "problem");
+        app.out.line(format!("{} {problems} in {counts}", app.out.styles.bad("damaged:")))?;
         if verified.problems.iter().all(|problem| problem.derived) {
             app.out.note("only what is derived is wrong: `milepost reindex` rebuilds it");
         } else {
@@ -166,7 +163,7 @@ pub async fn reindex(app: &mut App, session: Option<String>) -> Result<()> {
     if app.out.json {
         return app.out.json(&json!({ "sessions": done.sessions, "checkpoints": done.marks }));
     }
-    app.out.line(format!("rebuilt {} sessions with {} checkpoints", done.sessions, done.marks))
+    app.out.line(format!("rebuilt {} with {}", so_many(done.sessions, "session"), so_many(done.marks, "checkpoint")))
 }
 
 pub async fn redact(app: &mut App, args: args::Redact) -> Result<()> {
@@ -175,7 +172,7 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<()> {
         true => known_secrets(&engine)?,
         false => {
             let secret = match args.secret.as_deref() {
-                Some("-") | None => input()?,
+                Some("-") | None => input(app, "the secret").await?,
                 Some(secret) => secret.to_owned(),
             };
             Redactor::literal(secret.trim(), args.instead.clone()).map_err(milepost::Error::from)?
@@ -187,9 +184,9 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<()> {
     waiting.end();
     let nothing = found.entries == 0 && found.checkpoints == 0 && found.records == 0 && found.blobs.is_empty();
     if !args.dry_run && !nothing {
-        let question =
-            format!("Erase it from {} entries of {} sessions for good?", found.entries, found.sessions.len());
-        app.confirm(&question, args.yes)?;
+        let (entries, sessions) = (so_many(found.entries, "entry"), so_many(found.sessions.len(), "session"));
+        let question = format!("Erase it from {entries} of {sessions} for good?");
+        app.confirm(&question, args.yes).await?;
         let waiting = app.waiting("erasing");
         engine.store().redact(&redactor, &args.why, &claim, false).await.map_err(milepost::Error::from)?;
         engine.store().backend().compact().await.map_err(milepost::Error::from)?;
@@ -206,11 +203,11 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<()> {
     }
     let word = if args.dry_run { "found in" } else { "erased from" };
     app.out.line(format!(
-        "{word} {} entries, {} checkpoints and {} records of {} sessions",
-        found.entries,
-        found.checkpoints,
-        found.records,
-        found.sessions.len()
+        "{word} {}, {} and {} of {}",
+        so_many(found.entries, "entry"),
+        so_many(found.checkpoints, "checkpoint"),
+        so_many(found.records, "record"),
+        so_many(found.sessions.len(), "session")
     ))?;
     for id in &found.sessions {
         app.out.line(format!("  {id}"))?;

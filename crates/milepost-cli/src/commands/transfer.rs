@@ -9,32 +9,21 @@ use milepost::transfer::export::{self, Layout};
 use milepost::transfer::{
     BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle, import_bundle, older,
 };
-use milepost::{SessionId, SessionPatch};
+use milepost::{Milepost, SessionId, SessionPatch};
 use serde_json::json;
 
 use super::sessions::key;
 use crate::app::App;
 use crate::args::{self, Format};
 use crate::errors::Usage;
-use crate::out::{bytes, plain, short};
+use crate::out::{Table, bytes, count, plain, short};
 
 pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
     let id = app.session(&args.session).await?;
     let engine = app.engine().await?;
     let store = engine.store();
     let Some(output) = args.output.as_deref() else {
-        let mut text = Vec::new();
-        match args.format {
-            Format::Bundle => {
-                export_bundle(store, id, &mut text, &BundleOptions::default(), &mut |_| ()).await?;
-            }
-            Format::Markdown => export::markdown(store, id, &mut text).await?,
-            Format::Jsonl => {
-                export::jsonl(store, id, &mut text).await?;
-            }
-            _ => return Err(Usage("this form is more than one file: name a place with --output".into()).into()),
-        }
-        return app.out.bytes(&text);
+        return to_output(app, &engine, id, args.format).await;
     };
     if output.exists() && !args.force && !(output.is_dir() && is_directory(args.format)) {
         return Err(Usage(format!("{} is there already: say --force to write over it", output.display())).into());
@@ -83,6 +72,29 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
     Ok(())
 }
 
+/// Writes a form that is one text, or one file, to the output.
+async fn to_output(app: &App, engine: &Milepost, id: SessionId, format: Format) -> Result<()> {
+    let (store, is_terminal) = (engine.store(), app.out.is_terminal());
+    let mut text = Vec::new();
+    match format {
+        Format::Bundle if is_terminal => {
+            let why = "a bundle is not for a terminal, as it is binary: name a file with --output, or use --format markdown";
+            return Err(Usage(why.into()).into());
+        }
+        Format::Bundle => drop(export_bundle(store, id, &mut text, &BundleOptions::default(), &mut |_| ()).await?),
+        Format::Markdown => export::markdown(store, id, &mut text).await?,
+        Format::Jsonl => drop(export::jsonl(store, id, &mut text).await?),
+        _ => {
+            let why = "this form is a file of its own, or several: name a place with --output";
+            return Err(Usage(why.into()).into());
+        }
+    }
+    if is_terminal {
+        return app.out.text(String::from_utf8_lossy(&text).trim_end());
+    }
+    app.out.bytes(&text)
+}
+
 fn is_directory(format: Format) -> bool {
     matches!(format, Format::Files | Format::Tree | Format::Task | Format::Plan | Format::Feature | Format::Graph)
 }
@@ -98,7 +110,8 @@ impl Draft {
         let mut name = output.as_os_str().to_owned();
         name.push(format!(".{}.part", std::process::id()));
         let path = std::path::PathBuf::from(name);
-        let file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        let failed = |error| milepost::Error::file(format!("writing {}", output.display()), error);
+        let file = File::create(&path).map_err(failed)?;
         Ok(Self { path, writer: BufWriter::new(file) })
     }
 
@@ -123,7 +136,7 @@ fn is_bundle(path: &Path) -> Result<bool> {
         return Ok(false);
     }
     let mut first = [0; 4];
-    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let file = File::open(path).map_err(|error| milepost::Error::file(format!("opening {}", path.display()), error))?;
     let count = file.take(4).read(&mut first)?;
     Ok(count == 4 && first == [0x28, 0xb5, 0x2f, 0xfd])
 }
@@ -162,7 +175,8 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
 
 fn check(app: &App, path: &Path, is_bundle: bool, options: &ImportOptions) -> Result<()> {
     if !is_bundle {
-        return Err(Usage("only a bundle can be checked without importing it".into()).into());
+        let path = path.display();
+        return Err(Usage(format!("{path} is not checked: only a bundle can be checked without importing it; leave --dry-run out")).into());
     }
     let checked = check_bundle(BufReader::new(File::open(path)?), options)?;
     if app.out.json {
@@ -171,8 +185,8 @@ fn check(app: &App, path: &Path, is_bundle: bool, options: &ImportOptions) -> Re
             "blobs": checked.blobs, "hash": checked.hash, "signed": checked.signed_by.is_some(),
         }));
     }
-    app.out
-        .line(format!("whole: session {} with {} entries, {} blobs", checked.session, checked.entries, checked.blobs))
+    let (entries, blobs) = (count(checked.entries, "entry"), count(checked.blobs, "blob"));
+    app.out.line(format!("whole: session {} with {entries}, {blobs}", checked.session))
 }
 
 fn show_imported(app: &App, imported: &[Imported]) -> Result<()> {
@@ -189,15 +203,15 @@ fn show_imported(app: &App, imported: &[Imported]) -> Result<()> {
         return app.out.json(&json!({ "sessions": list }));
     }
     for one in imported {
-        app.out
-            .line(format!("imported {}: {} messages, {} checkpoints", one.session, one.messages, one.checkpoints))?;
+        let (messages, checkpoints) = (count(one.messages, "message"), count(one.checkpoints, "checkpoint"));
+        app.out.line(format!("imported {}: {messages}, {checkpoints}", one.session))?;
         one.notes.iter().for_each(|note| app.out.note(format!("  {}", plain(note))));
     }
     Ok(())
 }
 
 pub async fn archive(app: &mut App, args: args::Archive) -> Result<()> {
-    let id = app.session(&args.session).await?;
+    let id = app.session_to_write(&args.session).await?;
     let engine = app.engine().await?;
     let other = app.other_store(&args.to).await?;
     let waiting = app.waiting("archiving");
@@ -279,5 +293,6 @@ pub async fn list_archived(app: &mut App) -> Result<()> {
             ]
         })
         .collect();
-    app.out.table(&["ID", "MESSAGES", "ARCHIVED", "WHERE", "TITLE"], &rows, &[3, 4])
+    let head = &["ID", "MESSAGES", "ARCHIVED", "WHERE", "TITLE"];
+    app.out.table(Table { head, rows, shrink: &[3, 4], ..Table::default() })
 }

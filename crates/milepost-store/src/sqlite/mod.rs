@@ -263,10 +263,12 @@ impl Backend for SqliteBackend {
         if to.exists() {
             return Err(Error::invalid(to.display().to_string(), "it exists already: name a new file"));
         }
+        let Some(name) = to.to_str().map(str::to_owned) else {
+            return Err(Error::invalid(to.display().to_string(), "its name is not in UTF-8: name another file"));
+        };
         let target = to.to_owned();
         self.readers
             .read_outside(move |db| {
-                let name = target.to_string_lossy().into_owned();
                 let failed = fail("writing the backup");
                 // It writes to another file only, which a connection that only reads does not tell apart.
                 db.pragma_update(None, "query_only", false).map_err(&failed)?;

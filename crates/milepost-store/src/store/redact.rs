@@ -306,7 +306,7 @@ impl Store {
                         let in_mark = redactor.value(&mut value);
                         if in_mark {
                             mark = serde_json::from_value(value)
-                                .map_err(|_| Error::invalid("the secret", "it is part of a checkpoint's own fields"))?;
+                                .map_err(|_| Error::invalid("the secret", "it also occurs in a checkpoint's own fields: name more of the secret"))?;
                         }
                         let changed = in_mark || mark.state != hash;
                         mark.state = hash;

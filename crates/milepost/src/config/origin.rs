@@ -92,7 +92,8 @@ impl Diagnostic {
 
     /// What is wrong, with the setting's name in front when there is one.
     fn told(&self) -> String {
-        if self.key.is_empty() { self.why.clone() } else { format!("{}: {}", self.key, self.why) }
+        let is_named = matches!(&self.origin, Origin::Flag(name) if *name == self.key);
+        if self.key.is_empty() || is_named { self.why.clone() } else { format!("{}: {}", self.key, self.why) }
     }
 }
 

@@ -284,3 +284,14 @@ async fn a_follower_sees_a_session_move() {
     }
     assert_eq!(texts, ["again"]);
 }
+
+#[tokio::test]
+async fn a_session_with_a_policy_that_cannot_be_used_is_not_begun() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let wrong = NewSession { policy: Some(json!({ "every_mesages": 5 })), ..NewSession::default() };
+    assert!(milepost.create(wrong.clone()).await.is_err());
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    assert!(milepost.branch(session.id(), &Point::Latest, wrong).await.is_err());
+    assert_eq!(milepost.sessions(&SessionQuery::default()).await.unwrap().sessions.len(), 1);
+}

@@ -2,7 +2,7 @@
 
 use milepost::model::Resumable;
 use milepost::{
-    Error, MessageQuery, Milepost, NewMark, NewSession, Point, Resume, SessionId, Status, Trigger, parse_set,
+    Error, MessageQuery, Milepost, NewMark, NewSession, Notice, Point, Resume, SessionId, Status, Trigger, parse_set,
 };
 
 use crate::support::{Scratch, user};
@@ -50,6 +50,32 @@ async fn resuming_from_a_checkpoint_moves_the_head_and_keeps_the_rest() {
     // What was left is still there, and can be gone back to.
     resumed.session.restore(&Point::Checkpoint(later)).await.unwrap();
     assert_eq!(texts(&milepost, id).await, ["one", "two"]);
+}
+
+#[tokio::test]
+async fn what_had_no_checkpoint_yet_can_be_gone_back_to_after_a_restore() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    let id = session.id();
+    session.append(user("one")).await.unwrap();
+    session.checkpoint_labelled("mark").await.unwrap();
+    assert_eq!(session.mark_end().await.unwrap(), None);
+    session.append(user("two")).await.unwrap();
+    let end = session.mark_end().await.unwrap().expect("there is something to keep");
+    session.restore(&"mark".parse().unwrap()).await.unwrap();
+    session.append(user("another two")).await.unwrap();
+    // A restore and a resume from a checkpoint keep the end by themselves.
+    session.restore(&Point::Checkpoint(end)).await.unwrap();
+    assert_eq!(texts(&milepost, id).await, ["one", "two"]);
+    session.set(&[parse_set("memory.step=3").unwrap()]).await.unwrap();
+    session.release().await.unwrap();
+    let mut notices = milepost.notices();
+    let resumed = milepost.resume(id, Resume::from("mark".parse().unwrap())).await.unwrap();
+    assert!(resumed.moved);
+    let Ok(Notice::CheckpointCreated { checkpoint_id, .. }) = notices.try_recv() else { panic!("no checkpoint was taken") };
+    resumed.session.restore(&Point::Checkpoint(checkpoint_id)).await.unwrap();
+    assert_eq!(resumed.session.state().await.unwrap().pointer("/memory/step"), Some(&3.into()));
 }
 
 #[tokio::test]

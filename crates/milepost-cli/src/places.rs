@@ -1,0 +1,62 @@
+//! Where stores are, as far as it can be known before they are opened.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::errors::Failed;
+use crate::out::plain;
+
+/// The file or directory of a store that is on this machine.
+fn path(url: &str) -> Option<PathBuf> {
+    let path = url.strip_prefix("sqlite:").or_else(|| url.strip_prefix("file://"))?;
+    let path = path.split('?').next().unwrap_or(path);
+    (!path.is_empty()).then(|| PathBuf::from(path))
+}
+
+/// Sees that a store can be made there: the directory of the default store is made on first use, one that was named must be
+/// there, so that a slip of the pen makes no second store.
+pub fn prepare(url: &str) -> Result<()> {
+    let Some(path) = path(url) else { return Ok(()) };
+    if let Some(why) = unusable(url, &path) {
+        return Err(Failed::unreachable(format!("opening the store {}: {why}; name another store", plain(url))).into());
+    }
+    let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Ok(()) };
+    if path.exists() || parent.is_dir() {
+        return Ok(());
+    }
+    if url.starts_with("sqlite:") && parent.ends_with("milepost") {
+        return std::fs::create_dir_all(parent).with_context(|| format!("making the directory {}", parent.display()));
+    }
+    let (url, parent) = (plain(url), parent.display());
+    Err(Failed::unreachable(format!("opening the store {url}: there is no directory {parent}; make it, or name another store")).into())
+}
+
+/// Why what is there is no store.
+fn unusable(url: &str, path: &Path) -> Option<&'static str> {
+    let is_file_expected = url.starts_with("sqlite:");
+    if path.exists() && path.is_dir() == is_file_expected {
+        return Some(if is_file_expected { "it is a directory" } else { "it is not a directory" });
+    }
+    let mut begins = [0; MAGIC.len()];
+    let is_other = is_file_expected
+        && File::open(path).and_then(|mut file| file.read_exact(&mut begins)).is_ok()
+        && begins != *MAGIC;
+    is_other.then_some("the file is no database, or its beginning is damaged")
+}
+
+/// How a SQLite file begins.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// Sees that there is a store to read from.
+pub fn must_exist(url: &str) -> Result<()> {
+    match path(url).as_deref().map(Path::exists) {
+        Some(false) => {
+            let url = plain(url);
+            Err(Failed::unreachable(format!("opening the store {url}: nothing is there; check the path")).into())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,257 @@
+//! What was typed wrong, named wrong, or brought from elsewhere: each message as a person sees it, with its exit code.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use milepost::model::Resumable;
+use milepost::{Milepost, NewMark, Trigger};
+use serde_json::{Value, json};
+
+use crate::support::{Place, Ran};
+use crate::transcript::{Transcript, assert_seen};
+
+/// Runs them all; none may succeed.
+fn all_fail(seen: &mut Transcript<'_>, commands: &[&[&str]]) {
+    for args in commands {
+        let ran = seen.run(args);
+        assert_ne!(ran.code, 0, "{args:?}: {}", ran.out);
+        assert!(ran.out.is_empty(), "{args:?}: {}", ran.out);
+    }
+}
+
+#[test]
+fn what_is_not_there_or_is_several_things_is_named() {
+    let place = Place::new();
+    let mut seen = Transcript::new(&place);
+    all_fail(&mut seen, &[&["sessions", "show", "last"]]);
+    let (first, second) = (place.session("First", &[]), place.session("Second", &[]));
+    let other = place.ok(&["checkpoint", &second]);
+    let ambiguous = place.run(&["sessions", "show", &first[..8]]);
+    assert_eq!(ambiguous.code, 3);
+    let err = ambiguous.err.replace(&format!("{:?}", &first[..8]), "\"…\"");
+    seen.note(&["sessions", "show", "# the beginning of both"], &Ran { err, ..ambiguous });
+    all_fail(
+        &mut seen,
+        &[
+            &["sessions", "show", "zzzzzzzz"],
+            &["sessions", "show", "ses_00000000000000000000000000"],
+            &["sessions", "show", "zz"],
+            &["sessions", "show", ""],
+            &["sessions", "inspect", &first, "no-such-label"],
+            &["sessions", "inspect", &first, &other],
+            &["sessions", "resume", &first, "--checkpoint", &other],
+            &["sessions", "restore", &first, &other],
+            &["sessions", "diff", &first, "ckp_00000000000000000000000000"],
+            &["state", "get", &first, "memory.nothing"],
+            &["sessions", "unarchive", &first],
+            &["pull", &first, "sqlite:nowhere.db"],
+            &["messages", "add", "zzzzzzzz", "hello"],
+        ],
+    );
+    assert_seen!("bad_names", seen.end());
+    assert!(!place.file("nowhere.db").exists(), "asking a store that is not there made it");
+}
+
+#[tokio::test]
+async fn what_cannot_be_resumed_says_why_and_what_can() {
+    let place = Place::new();
+    let id = place.session("Risky", &["one"]);
+    let good = place.ok(&["checkpoint", &id, "--label", "good"]);
+    let engine = Milepost::open(&place.url()).await.unwrap();
+    let mark = NewMark { resumable: Resumable::No("a tool was running".into()), clean: false, ..NewMark::new(Trigger::Manual) };
+    let bad = engine.checkpoint(id.parse().unwrap(), mark).await.unwrap().to_string();
+    engine.close().await.unwrap();
+    let mut seen = Transcript::new(&place);
+    let refused = seen.run(&["sessions", "resume", &id, "--checkpoint", &bad]);
+    assert!(refused.code == 1 && refused.err.contains(&good), "{refused:?}");
+    seen.run(&["sessions", "branch", &id, "--checkpoint", &bad]);
+    seen.run(&["sessions", "checkpoints", &id]);
+    seen.run(&["sessions", "inspect", &id, &bad]);
+    assert_eq!(seen.run(&["sessions", "resume", &id]).code, 0);
+    place.ok(&["sessions", "complete", &id]);
+    assert_eq!(seen.run(&["sessions", "resume", &id]).code, 1);
+    assert_eq!(seen.run(&["sessions", "resume", &id, "--reopen"]).code, 0);
+    place.ok(&["sessions", "trash", &id]);
+    assert_eq!(seen.run(&["sessions", "resume", &id]).code, 1);
+    assert_seen!("not_resumable", seen.end());
+}
+
+#[test]
+fn what_was_typed_wrong_is_said_and_nothing_is_done() {
+    let place = Place::new();
+    let id = place.session("Here", &["one"]);
+    let mut seen = Transcript::new(&place);
+    all_fail(
+        &mut seen,
+        &[
+            &["sesions"],
+            &["sessions", "shwo", &id],
+            &["sessions", "list", "--limit", "0"],
+            &["sessions", "list", "--limit", "many"],
+            &["sessions", "list", "--status", "done"],
+            &["sessions", "list", "--since", "yesterday"],
+            &["sessions", "list", "--resumable", "--status", "paused"],
+            &["sessions", "resume", &id, "--set", "step"],
+            &["sessions", "resume", &id, "--set", "=1"],
+            &["sessions", "resume", &id, "--set", "memory..step=1"],
+            &["sessions", "new", "--policy", "every_mesages=5"],
+            &["state", "set", &id],
+            &["checkpoint", &id, "--type", "whenever"],
+            &["sessions", "tag", &id, "-"],
+            &["sessions", "tag", &id, "--quiet"],
+            &["sessions", "delete", &id],
+            &["sessions", "export", &id, "--format", "tree"],
+            &["sessions", "export", &id, "--format", "word"],
+            &["messages", "add", &id, ""],
+            &["messages", "add", &id, "{\"role\": 1}", "--from-json"],
+            &["stats", "--since", "2d"],
+            &["verify", &id, "--deep"],
+            &["sql", "drop table sessions"],
+            &["sql", "select nothing from sessions"],
+            &["redact", "", "--dry-run"],
+            &["keys", "shred", &id],
+            &["keys", "sign", &id, "--key", "no.key"],
+            &["completions", "tcsh"],
+        ],
+    );
+    assert_seen!("bad_words", seen.end());
+    assert_eq!(place.texts(&id), ["one"]);
+    assert_eq!(place.json(&["sessions", "list"])["sessions"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn arguments_and_input_that_are_no_text_are_refused() {
+    let place = Place::new();
+    let id = place.session("Here", &[]);
+    let odd = OsStr::from_bytes(b"caf\xe9");
+    let args = [OsStr::new("messages"), OsStr::new("add"), OsStr::new(&id), odd];
+    let ran = Ran::of(place.command(args).output().unwrap());
+    assert!(ran.code == 2 && ran.err.contains("UTF-8"), "{ran:?}");
+    let ran = place.run_with(&["messages", "add", &id], b"caf\xe9");
+    assert_eq!((ran.code, ran.out.as_str()), (2, ""));
+    assert_eq!(ran.err, "error: the input is not text: it is not in UTF-8; convert it, or import it as a file\n");
+    // A path may be anything, where the system below can take it.
+    let args = ["sessions", "export", &id, "--output"].map(OsStr::new);
+    let ran = Ran::of(place.command(args.into_iter().chain([odd])).output().unwrap());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(place.path().join(odd).exists());
+    let ran = Ran::of(place.command([OsStr::new("backup"), OsStr::from_bytes(b"\xe9")]).output().unwrap());
+    assert!(ran.code == 2 && ran.err.contains("UTF-8"), "{ran:?}");
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2, "something was written");
+    assert!(place.texts(&id).is_empty());
+}
+
+#[test]
+fn programs_get_errors_as_json() {
+    let place = Place::new();
+    let error = |args: &[&str]| -> (i32, Value) {
+        let ran = place.run(&[&["--json"], args].concat());
+        assert!(ran.out.is_empty(), "{}", ran.out);
+        (ran.code, serde_json::from_str(&ran.err).unwrap_or_else(|_| panic!("{}", ran.err)))
+    };
+    let (code, value) = error(&["sessions", "show", "zzzzzzzz"]);
+    assert_eq!((code, &value["error"]["kind"]), (3, &json!("not_found")));
+    assert_eq!(value["error"]["try"]["list"], json!("milepost sessions list --all"));
+    let (code, value) = error(&["state", "set", "last", "step"]);
+    assert_eq!((code, &value["error"]["kind"]), (2, &json!("usage")));
+    let (code, value) = error(&["--store", "sqlite:no/such/place.db", "sessions", "list"]);
+    assert_eq!((code, &value["error"]["kind"]), (7, &json!("unavailable")));
+}
+
+#[test]
+fn what_cannot_be_imported_says_why_and_leaves_nothing() {
+    let place = Place::new();
+    place.write("noise.bin", (0..4096u32).map(|at| (at * 97 % 251) as u8).collect::<Vec<_>>());
+    place.write("empty.json", "{}");
+    place.write("none.json", "");
+    place.write("half.json", "{\"messages\": [{\"role\": \"user\"");
+    place.write("lines.jsonl", "{\"role\": \"user\", \"content\": \"fine\"}\nnot a line\n");
+    std::fs::create_dir(place.file("nothing")).unwrap();
+    let huge = place.write("huge.json", "{\"sessionId\": \"x\", \"messages\": [\"");
+    std::fs::OpenOptions::new().write(true).open(&huge).unwrap().set_len(300 << 20).unwrap();
+    let deep = place.write("deep.json", format!("{{\"messages\": {}", "[".repeat(100_000)));
+    let mut seen = Transcript::new(&place);
+    for path in ["missing.json", "noise.bin", "empty.json", "none.json", "half.json", "lines.jsonl", "nothing", "huge.json", "/dev/zero"] {
+        let ran = seen.run(&["sessions", "import", path]);
+        assert_eq!(ran.code, 1, "{path}: {ran:?}");
+    }
+    let ran = place.run(&["sessions", "import", &deep.to_string_lossy()]);
+    assert!(ran.code == 1 && !ran.err.contains("panicked"), "{ran:?}");
+    seen.run(&["sessions", "import", "noise.bin", "--dry-run"]);
+    assert_seen!("bad_imports", seen.end());
+    assert_eq!(place.json(&["sessions", "list"])["sessions"], json!([]));
+}
+
+#[test]
+fn a_bundle_that_was_changed_is_refused_and_its_first_bad_entry_named() {
+    let place = Place::new();
+    let id = place.session("To go", &["the first message", "the second message", "the third message"]);
+    place.ok(&["sessions", "export", &id, "--output", "whole.milepost"]);
+    let packed = std::fs::read(place.file("whole.milepost")).unwrap();
+    let text = String::from_utf8(zstd_decode(&packed)).unwrap();
+    assert!(text.contains("the second message"));
+    place.write("changed.milepost", zstd_encode(text.replace("the second message", "the second massage").as_bytes()));
+    place.write("cut.milepost", &packed[..packed.len() / 2]);
+    let mut seen = Transcript::new(&place);
+    for name in ["changed.milepost", "cut.milepost"] {
+        for args in [&["sessions", "import", name, "--dry-run"][..], &["sessions", "import", name, "--new-ids"]] {
+            let ran = seen.run(args);
+            assert_eq!(ran.code, 1, "{ran:?}");
+        }
+    }
+    // What is there already is not imported over.
+    assert_eq!(seen.run(&["sessions", "import", "whole.milepost"]).code, 4);
+    assert_seen!("bad_bundles", seen.end());
+    assert_eq!(place.json(&["sessions", "list"])["sessions"].as_array().unwrap().len(), 1);
+}
+
+fn zstd_decode(packed: &[u8]) -> Vec<u8> {
+    zstd::decode_all(packed).unwrap()
+}
+
+fn zstd_encode(plain: &[u8]) -> Vec<u8> {
+    zstd::encode_all(plain, 3).unwrap()
+}
+
+#[test]
+fn a_setting_that_does_not_exist_is_named_with_the_nearest_that_does() {
+    let place = Place::new();
+    place.write("milepost.yaml", "policy:\n  every_mesages: 5\nworkspce: mine\n");
+    let mut seen = Transcript::new(&place);
+    assert_eq!(seen.run(&["config", "check"]).code, 2);
+    assert_eq!(seen.run(&["sessions", "list"]).code, 2);
+    place.write("milepost.yaml", "policy:\n  every_messages: soon\n");
+    assert_eq!(seen.run(&["config", "check"]).code, 2);
+    place.write("milepost.yaml", "policy: [\n");
+    assert_eq!(seen.run(&["config", "check"]).code, 2);
+    std::fs::remove_file(place.file("milepost.yaml")).unwrap();
+    assert_eq!(seen.run(&["sessions", "list", "--config", "missing.yaml"]).code, 2);
+    assert_eq!(seen.run(&["sessions", "list", "--store", "ftp://example"]).code, 2);
+    let ran = Ran::of(place.command(["config", "check"]).env("MILEPOST_STOER", "x").output().unwrap());
+    seen.note(&["config", "check", "# with MILEPOST_STOER=x"], &ran);
+    assert_seen!("bad_settings", seen.end());
+}
+
+#[test]
+fn what_is_there_already_is_not_written_over() {
+    let place = Place::new();
+    let id = place.session("Here", &["one"]);
+    place.write("taken", "mine");
+    place.ok(&["sessions", "branch", &id]);
+    let mut seen = Transcript::new(&place);
+    all_fail(
+        &mut seen,
+        &[
+            &["sessions", "export", &id, "--output", "taken"],
+            &["sessions", "export", &id, "--format", "sqlite", "--output", "taken"],
+            &["keys", "new", "--output", "taken"],
+            &["backup", "taken"],
+            &["sessions", "delete", &id, "--yes"],
+            &["sessions", "export", &id, "--output", "no/such/place"],
+            &["keys", "new", "--output", "no/such/place"],
+            &["backup", "no/such/place"],
+        ],
+    );
+    assert_seen!("already_there", seen.end());
+    assert_eq!(std::fs::read_to_string(place.file("taken")).unwrap(), "mine");
+}

@@ -1,0 +1,165 @@
+//! Processes that are killed or interrupted, and checkpoints that are damaged: what was acknowledged is there, and the
+//! session goes on.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use milepost::{EngineOptions, Message, Milepost, NewSession, Role};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Place, Ran, text};
+use crate::transcript::{Transcript, assert_seen};
+
+fn interrupt(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::INT).unwrap();
+}
+
+#[test]
+fn a_conversation_goes_on_after_its_process_was_killed_at_any_moment() {
+    let place = Place::new();
+    let id = place.session("Long talk", &[]);
+    let mut acknowledged = Vec::new();
+    let mut tried = Vec::new();
+    for round in 0..40u64 {
+        let said = format!("message {round}");
+        tried.push(said.clone());
+        let mut child = place.command(["messages", "add", "last", &said]).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(round % 20 * 3));
+        // It may have ended already.
+        let _ = child.kill();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        if ran.code == 0 {
+            acknowledged.push(said);
+        } else {
+            assert_eq!(ran.code, -1, "it was not killed, it failed: {ran:?}");
+        }
+        let resumed = place.run(&["sessions", "resume", "last"]);
+        assert_eq!(resumed.code, 0, "{resumed:?}");
+        assert!(resumed.out.contains(&id), "{resumed:?}");
+    }
+    let stored = place.texts(&id);
+    assert!(acknowledged.iter().all(|said| stored.contains(said)), "{acknowledged:?} but {stored:?}");
+    let mut order = tried.iter();
+    assert!(stored.iter().all(|said| order.any(|one| one == said)), "out of order or twice: {stored:?}");
+    assert_eq!(place.run(&["verify"]).code, 0);
+}
+
+/// How a process of this machine is called when it holds a session.
+#[cfg(target_os = "linux")]
+fn holder(pid: u32) -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap().trim().to_owned();
+    let space = std::fs::read_link("/proc/self/ns/pid").unwrap().to_string_lossy().into_owned();
+    let space: String = space.chars().filter(char::is_ascii_digit).collect();
+    let (host, start) = (read("/proc/sys/kernel/hostname"), read("/proc/sys/kernel/random/boot_id"));
+    format!("milepost on {host} (process {pid}, start {}, space {space})", &start[..8])
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_session_is_free_when_its_holder_was_killed_and_not_before() {
+    let place = Place::new();
+    let mut gone = place.command(["--version"]).spawn().unwrap();
+    gone.wait().unwrap();
+    for (pid, is_free) in [(gone.id(), true), (std::process::id(), false)] {
+        let mut options = EngineOptions::default();
+        options.holder = holder(pid);
+        let engine = Milepost::open_with(&place.url_made(), options).await.unwrap();
+        let held = engine.create(NewSession::titled("Held")).await.unwrap();
+        let id = held.id().to_string();
+        let ran = place.run(&["messages", "add", &id, "hello"]);
+        assert_eq!(ran.code, if is_free { 0 } else { 4 }, "{ran:?}");
+        assert_eq!(ran.err.contains("is gone without giving the session back"), is_free, "{ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_checkpoint_is_passed_over_and_named() {
+    let place = Place::new();
+    let id = place.session("Old disk", &["one"]);
+    let whole = place.ok(&["checkpoint", &id, "--label", "whole"]);
+    place.ok(&["state", "set", &id, "memory.step=2"]);
+    let damaged = place.ok(&["checkpoint", &id, "--label", "damaged"]);
+    let database = rusqlite::Connection::open(place.store()).unwrap();
+    let newest = "(SELECT max(id) FROM entries WHERE kind = 2)";
+    let changed = database.execute(&format!("UPDATE entries SET body = zeroblob(length(body)) WHERE kind = 2 AND id = {newest}"), []);
+    assert_eq!(changed.unwrap(), 1);
+    drop(database);
+    let mut seen = Transcript::new(&place);
+    let preview = seen.run(&["sessions", "resume", &id, "--dry-run"]);
+    assert!(preview.err.contains(&damaged) && preview.out.contains(&whole), "{preview:?}");
+    seen.run(&["sessions", "resume", &id, "--checkpoint", "damaged"]);
+    let resumed = seen.run(&["sessions", "resume", "last"]);
+    assert!(resumed.code == 0 && resumed.err.contains(&damaged) && resumed.out.contains(&whole), "{resumed:?}");
+    assert_eq!(seen.run(&["messages", "add", &id, "and on"]).code, 0);
+    assert_seen!("damaged_checkpoint", seen.end());
+    assert_eq!(place.texts(&id), ["one", "and on"]);
+}
+
+#[test]
+fn following_a_session_ends_with_an_interrupt() {
+    let place = Place::new();
+    let id = place.session("Live", &["one"]);
+    let mut child = place.command(["messages", "tail", &id, "--json"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<serde_json::Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(text(&next(), "/content"), "one");
+    place.ok(&["messages", "add", &id, "two"]);
+    assert_eq!(text(&next(), "/content"), "two");
+    interrupt(&child);
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    assert_eq!((ran.code, ran.err.as_str()), (130, ""));
+    place.ok(&["messages", "add", &id, "three"]);
+}
+
+#[tokio::test]
+async fn a_migration_that_was_interrupted_goes_on_where_it_was() {
+    let place = Place::new();
+    let engine = Milepost::open(&place.url_made()).await.unwrap();
+    let mut sessions = 0;
+    // More until an interrupt comes before the end.
+    let output = loop {
+        for _ in 0..40 {
+            let session = engine.create(NewSession::titled("One of many")).await.unwrap();
+            let messages = (0..25).map(|at| Message::new(Role::User, format!("message {at}")));
+            session.append_all(messages.collect::<Vec<_>>()).await.unwrap();
+            session.release().await.unwrap();
+            sessions += 1;
+        }
+        let target = place.file(&format!("target-{sessions}"));
+        let url = format!("file://{}", target.display());
+        let child = place.command(["migrate", &place.url(), &url]).spawn().unwrap();
+        while !target.is_dir() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        interrupt(&child);
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        if ran.code != 0 {
+            assert_eq!(ran.code, 130, "{ran:?}");
+            assert!(ran.err.contains("run the command again to go on"), "{ran:?}");
+            break url;
+        }
+        assert!(sessions < 2000, "it is never in time");
+    };
+    engine.close().await.unwrap();
+    let again = place.json(&["migrate", &place.url(), &output]);
+    assert_eq!(crate::support::number(&again, "/sessions"), sessions);
+    let verified = place.json(&["verify", "--store", &output]);
+    assert_eq!(verified["whole"], serde_json::json!(true));
+}
+
+#[test]
+fn waiting_for_input_ends_with_an_interrupt() {
+    let place = Place::new();
+    let id = place.session("Quiet", &[]);
+    let mut command = place.command(["messages", "add", &id]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    // It waits for its input for as long as it is open; interrupts before it listens end it as well.
+    std::thread::sleep(Duration::from_millis(300));
+    interrupt(&child);
+    let stdin = child.stdin.take();
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    drop(stdin);
+    assert_eq!(ran.code, 130, "{ran:?}");
+    assert!(place.texts(&id).is_empty());
+}

@@ -1,0 +1,62 @@
+//! Sessions written out in every form, and brought in again.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use crate::support::{number, text};
+use crate::tour::Tour;
+
+pub fn transfers(tour: &mut Tour<'_>) {
+    let id = tour.place.session("To go", &["one"]);
+    tour.place.ok(&["messages", "add", &id, "two", "--role", "assistant"]);
+    tour.place.ok(&["checkpoint", &id, "--label", "mark"]);
+
+    tour.person(&["sessions", "export", &id, "--output", "one.milepost"]);
+    tour.person(&["sessions", "import", "one.milepost", "--dry-run"]);
+    tour.person(&["sessions", "import", "one.milepost", "--store", "sqlite:other.db"]);
+    assert_eq!(tour.place.json(&["messages", "list", &id, "--store", "sqlite:other.db"])["messages"][1]["content"], json!("two"));
+    let copy = tour.program(&["sessions", "import", "one.milepost", "--new-ids", "--title", "A copy", "--project", "beta"]);
+    let copy = text(&copy, "/sessions/0/sessionId").to_owned();
+    let shown = tour.place.json(&["sessions", "show", &copy]);
+    assert_eq!((text(&shown, "/projectId"), number(&shown, "/messageCount")), ("beta", 2));
+    assert_ne!(copy, id);
+
+    let markdown = tour.person(&["sessions", "export", &id, "--format", "markdown"]);
+    assert!(markdown.contains("two"));
+    let lines = tour.person_apart(&["sessions", "export", &id, "--format", "jsonl"]);
+    let roles: Vec<String> = lines
+        .lines()
+        .filter_map(|line| Some(serde_json::from_str::<serde_json::Value>(line).unwrap()["role"].as_str()?.to_owned()))
+        .collect();
+    assert_eq!(roles, ["user", "assistant"]);
+    for format in ["markdown", "jsonl", "files", "tree", "task", "plan", "feature", "graph", "sqlite", "bundle"] {
+        let output = format!("out/{format}");
+        std::fs::create_dir_all(tour.place.file("out")).unwrap();
+        let made = tour.program(&["sessions", "export", &id, "--format", format, "--output", &output]);
+        let files: BTreeSet<&str> = made["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap()).collect();
+        assert!(!files.is_empty(), "{format}");
+        for file in files {
+            assert!(tour.place.file(file).exists(), "{format} names {file}");
+        }
+    }
+    tour.person(&["sessions", "export", &id, "-f", "files", "-o", "again"]);
+    tour.person(&["sessions", "export", &id, "-f", "markdown", "-o", "out/markdown", "--force"]);
+
+    tour.place.write("lines.jsonl", "{\"role\": \"user\", \"content\": \"from a file\"}\n{\"role\": \"assistant\", \"content\": \"yes\"}\n");
+    tour.person(&["sessions", "import", "lines.jsonl", "--title", "Lines"]);
+    assert_eq!(tour.place.texts("last"), ["from a file", "yes"]);
+    let chat = json!({
+        "sessionId": "old-1",
+        "messages": [
+            { "id": "m1", "timestamp": "2025-01-01T00:00:00Z", "role": "user", "content": "an old question", "tokens": 3 },
+            { "id": "m2", "timestamp": "2025-01-01T00:00:01Z", "role": "assistant", "content": "an old answer", "tokens": 3 },
+        ],
+        "metadata": { "createdAt": "2025-01-01T00:00:00Z", "updatedAt": "2025-01-01T00:00:01Z", "messageCount": 2, "tokenCount": 6 },
+    });
+    tour.place.write("chat.json", chat.to_string());
+    tour.person(&["sessions", "import", "chat.json"]);
+    tour.person(&["sessions", "import", "out/tree", "--new-ids"]);
+    let directory = tour.program(&["sessions", "import", "out/graph", "--new-ids"]);
+    assert_eq!(number(&directory, "/sessions/0/messages"), 2);
+}
