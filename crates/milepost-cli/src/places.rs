@@ -31,7 +31,10 @@ pub fn prepare(url: &str) -> Result<()> {
         return std::fs::create_dir_all(parent).with_context(|| format!("making the directory {}", parent.display()));
     }
     let (url, parent) = (plain(url), parent.display());
-    Err(Failed::unreachable(format!("opening the store {url}: there is no directory {parent}; make it, or name another store")).into())
+    Err(Failed::unreachable(format!(
+        "opening the store {url}: there is no directory {parent}; make it, or name another store"
+    ))
+    .into())
 }
 
 /// Why what is there is no store.

@@ -50,7 +50,8 @@ pub async fn input(app: &App, what: &str) -> Result<String> {
         ))
         .into());
     }
-    let text = String::from_utf8(bytes).map_err(|_| Usage("the input is not text: it is not in UTF-8; convert it, or import it as a file".into()))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Usage("the input is not text: it is not in UTF-8; convert it, or import it as a file".into()))?;
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 

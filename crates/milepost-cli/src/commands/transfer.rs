@@ -78,7 +78,8 @@ async fn to_output(app: &App, engine: &Milepost, id: SessionId, format: Format) 
     let mut text = Vec::new();
     match format {
         Format::Bundle if is_terminal => {
-            let why = "a bundle is not for a terminal, as it is binary: name a file with --output, or use --format markdown";
+            let why =
+                "a bundle is not for a terminal, as it is binary: name a file with --output, or use --format markdown";
             return Err(Usage(why.into()).into());
         }
         Format::Bundle => drop(export_bundle(store, id, &mut text, &BundleOptions::default(), &mut |_| ()).await?),
@@ -176,7 +177,10 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
 fn check(app: &App, path: &Path, is_bundle: bool, options: &ImportOptions) -> Result<()> {
     if !is_bundle {
         let path = path.display();
-        return Err(Usage(format!("{path} is not checked: only a bundle can be checked without importing it; leave --dry-run out")).into());
+        return Err(Usage(format!(
+            "{path} is not checked: only a bundle can be checked without importing it; leave --dry-run out"
+        ))
+        .into());
     }
     let checked = check_bundle(BufReader::new(File::open(path)?), options)?;
     if app.out.json {
