@@ -11,11 +11,12 @@ use tokio::runtime::{Builder, Runtime};
 use crate::args::Global;
 use crate::errors::{Failed, INTERRUPTED, Interrupted, Usage};
 use crate::out::{Out, Styles, plain};
-use crate::{holder, places};
 use crate::progress::{Progress, Waiting};
+use crate::{holder, places};
 
 /// There is nothing that `last` could mean.
-const NO_LAST: &str = "no last session: there is none here yet; begin one with `milepost sessions new`, or check the workspace";
+const NO_LAST: &str =
+    "no last session: there is none here yet; begin one with `milepost sessions new`, or check the workspace";
 /// The longest answer to a question that is read.
 const MAX_ANSWER_BYTES: u64 = 1024;
 

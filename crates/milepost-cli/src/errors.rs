@@ -164,8 +164,13 @@ pub fn report(error: &anyhow::Error, json: bool, styles: Styles) -> ExitCode {
     // When the error output is gone there is nobody to tell.
     let _ = match json {
         true => {
-            let ways: Map<String, Value> = ways.into_iter().map(|(name, command)| (name.to_owned(), command.into())).collect();
-            writeln!(err, "{}", escaped(&json!({ "error": { "kind": kind(code), "message": text, "try": ways } }).to_string()))
+            let ways: Map<String, Value> =
+                ways.into_iter().map(|(name, command)| (name.to_owned(), command.into())).collect();
+            writeln!(
+                err,
+                "{}",
+                escaped(&json!({ "error": { "kind": kind(code), "message": text, "try": ways } }).to_string())
+            )
         }
         false => {
             let width = ways.iter().map(|(name, _)| name.len()).max().unwrap_or(0);

@@ -17,7 +17,8 @@ pub fn this_process() -> String {
 /// Whether a holder was a process of this machine that is gone. In doubt it is not.
 pub fn is_gone(holder: &str) -> bool {
     let begins = format!("milepost on {} (process ", host());
-    let Some((pid, era_then)) = holder.strip_prefix(&begins).and_then(|rest| rest.strip_suffix(')')?.split_once(", ")) else {
+    let Some((pid, era_then)) = holder.strip_prefix(&begins).and_then(|rest| rest.strip_suffix(')')?.split_once(", "))
+    else {
         return false;
     };
     let Ok(pid) = pid.parse::<u32>() else { return false };

@@ -212,7 +212,8 @@ impl Table<'_> {
         let mut columns: Vec<usize> = (0..self.count()).filter(|at| self.tall || !is_empty(at)).collect();
         for at in self.drop {
             let widths = self.widths(&columns);
-            let least = |at: usize| if self.shrink.contains(&at) { widths[at].min(Self::COMFORTABLE) } else { widths[at] };
+            let least =
+                |at: usize| if self.shrink.contains(&at) { widths[at].min(Self::COMFORTABLE) } else { widths[at] };
             let total: usize = columns.iter().map(|at| least(*at) + GAP).sum();
             if total <= room + GAP {
                 break;
@@ -245,7 +246,8 @@ fn fit(widths: &mut [usize], shrink: &[usize], room: usize) -> bool {
     const NARROWEST: usize = 8;
     let gaps = GAP * widths.iter().filter(|width| **width > 0).count().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > room {
-        let Some(widest) = shrink.iter().copied().filter(|at| widths[*at] > NARROWEST).max_by_key(|at| widths[*at]) else {
+        let Some(widest) = shrink.iter().copied().filter(|at| widths[*at] > NARROWEST).max_by_key(|at| widths[*at])
+        else {
             return false;
         };
         widths[widest] -= 1;

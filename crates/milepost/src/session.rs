@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use milepost_model::delta::StatePath;
 use milepost_model::{
-    CheckpointId, Delta, EntryKind, Event, Message, Policy, Position, Seq, SessionId, SessionPatch, State, Status, Timestamp, Trigger,
+    CheckpointId, Delta, EntryKind, Event, Message, Policy, Position, Seq, SessionId, SessionPatch, State, Status,
+    Timestamp, Trigger,
 };
 use milepost_store::{Append, NewMark, Receipt, SessionWriter};
 use serde_json::{Value, json};

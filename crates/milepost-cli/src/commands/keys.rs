@@ -92,7 +92,10 @@ async fn shred(app: &mut App, session: &str, yes: bool) -> Result<()> {
     let id = app.session(session).await?;
     let engine = app.engine().await?;
     if !engine.store().is_encrypted() {
-        return Err(Usage(format!("{id} has no key to destroy: the workspace is not encrypted; use `milepost sessions delete`")).into());
+        return Err(Usage(format!(
+            "{id} has no key to destroy: the workspace is not encrypted; use `milepost sessions delete`"
+        ))
+        .into());
     }
     app.confirm(&format!("Destroy the key of {id}? What it holds can never be read again."), yes).await?;
     engine.store().shred(id).await.map_err(milepost::Error::from)?;
@@ -104,7 +107,8 @@ async fn shred(app: &mut App, session: &str, yes: bool) -> Result<()> {
 
 fn hex(text: &str, what: &str) -> Result<[u8; 32]> {
     let text = text.trim();
-    let wrong = || Usage(format!("{what} is no key: it does not have 64 hex digits; make one with `milepost keys new`"));
+    let wrong =
+        || Usage(format!("{what} is no key: it does not have 64 hex digits; make one with `milepost keys new`"));
     if text.len() != 64 || !text.is_ascii() {
         return Err(wrong().into());
     }
@@ -121,7 +125,8 @@ fn small_text(path: &Path, what: &str) -> Result<String> {
     let failed = |error| milepost::Error::file(format!("reading {name}"), error);
     let mut bytes = Vec::new();
     std::fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)).map_err(failed)?;
-    String::from_utf8(bytes).map_err(|_| Usage(format!("{name} is not what it should be: it is no text; name another file")).into())
+    String::from_utf8(bytes)
+        .map_err(|_| Usage(format!("{name} is not what it should be: it is no text; name another file")).into())
 }
 
 /// No key and no signed head is longer than this.
@@ -144,7 +149,8 @@ async fn check(app: &mut App, head: &Path, key: Option<&str>) -> Result<ExitCode
         Some(text) => hex(text, "the public key")?,
         None => head.key.0,
     };
-    let key = VerifyingKey::from_bytes(&key).map_err(|error| Usage(format!("the public key cannot be used: {error}; it is the `key` of a signed head")))?;
+    let key = VerifyingKey::from_bytes(&key)
+        .map_err(|error| Usage(format!("the public key cannot be used: {error}; it is the `key` of a signed head")))?;
     let engine = app.engine().await?;
     engine.store().check_head(&head, &key).await.map_err(milepost::Error::from)?;
     if app.out.json {

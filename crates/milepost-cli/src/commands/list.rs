@@ -209,7 +209,9 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
         show_hit(app, hit)?;
     }
     match (&found.how, found.hits.is_empty()) {
-        (How::Scan { why, messages }, _) => app.out.note(format!("{} read, every one: {why}", count(*messages, "message"))),
+        (How::Scan { why, messages }, _) => {
+            app.out.note(format!("{} read, every one: {why}", count(*messages, "message")));
+        }
         (How::Index, true) => app.out.note("nothing was found: --substring also looks inside of words"),
         _ => {}
     }

@@ -50,7 +50,8 @@ pub async fn input(app: &App, what: &str) -> Result<String> {
         ))
         .into());
     }
-    let text = String::from_utf8(bytes).map_err(|_| Usage("the input is not text: it is not in UTF-8; convert it, or import it as a file".into()))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Usage("the input is not text: it is not in UTF-8; convert it, or import it as a file".into()))?;
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 
@@ -163,7 +164,10 @@ async fn tail(app: &mut App, session: &str, last: usize, no_follow: bool) -> Res
     for stored in messages {
         put(app, &stored)?;
     }
-    while !no_follow {
+    if no_follow {
+        return Ok(());
+    }
+    loop {
         let Some(happened) = following.next().await? else { break };
         app.out.now = engine.source().now();
         match happened {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use milepost::store::{DeleteMode, Skipped};
 use milepost::{
-    Mark, Milepost, NewSession, Point, Resume, Session, SessionId, SessionKey, SessionPatch, SessionQuery, SessionSummary,
-    parse_set,
+    Mark, Milepost, NewSession, Point, Resume, Session, SessionId, SessionKey, SessionPatch, SessionQuery,
+    SessionSummary, parse_set,
 };
 use serde_json::{Map, Value, json};
 
@@ -17,7 +17,7 @@ use crate::out::{count, plain, short};
 
 /// What was given as KEY=VALUE.
 pub fn sets(texts: &[String]) -> Result<Vec<(milepost::model::delta::StatePath, Value)>> {
-    Ok(texts.iter().map(|text| parse_set(text)).collect::<Result<_, _>>().map_err(misread)?)
+    texts.iter().map(|text| parse_set(text)).collect::<Result<_, _>>().map_err(misread)
 }
 
 /// What sessions are found by.
@@ -94,7 +94,12 @@ async fn finish(app: &App, engine: &Milepost, session: Session) -> Result<()> {
 
 fn tell_skipped(app: &App, skipped: &[Skipped]) {
     for skipped in skipped {
-        app.out.note(format!("{} checkpoint {} was passed over: {}", app.out.styles.warn("warning:"), skipped.id, plain(without_advice(&skipped.why))));
+        app.out.note(format!(
+            "{} checkpoint {} was passed over: {}",
+            app.out.styles.warn("warning:"),
+            skipped.id,
+            plain(without_advice(&skipped.why))
+        ));
     }
 }
 
@@ -323,7 +328,10 @@ pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()>
             None => (change.strip_prefix('+').unwrap_or(change), true),
         };
         if tag.starts_with('-') {
-            return Err(Usage(format!("{change:?} is no tag: a tag to remove has one - before it; flags go before the session")).into());
+            return Err(Usage(format!(
+                "{change:?} is no tag: a tag to remove has one - before it; flags go before the session"
+            ))
+            .into());
         }
         if tag.is_empty() {
             return Err(Usage(format!("{change:?} names no tag: write +tag or -tag")).into());

@@ -36,7 +36,8 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
         return app.out.json(&value);
     }
     let out = &app.out;
-    let title = format!("{}  {}", out.styles.bold(&id.to_string()), info.title.as_deref().map(plain).unwrap_or_default());
+    let title =
+        format!("{}  {}", out.styles.bold(&id.to_string()), info.title.as_deref().map(plain).unwrap_or_default());
     out.line(clip(title.trim_end(), out.width()))?;
     let mut facts = vec![("status", colored(app, info.status))];
     let mut fact = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
@@ -55,10 +56,13 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
     fact("branch of", info.branch.map(|branch| format!("{} at entry {}", branch.session, branch.at.seq.0)));
     fact("held by", holder.map(|lease| plain(&lease.holder)));
     fact("trashed", info.trashed.map(|time| out.time(time)));
-    fact("state", Some(match &state {
-        Ok(state) => sections(state.as_value()),
-        Err(error) => out.styles.bad(&plain(&error.to_string())),
-    }));
+    fact(
+        "state",
+        Some(match &state {
+            Ok(state) => sections(state.as_value()),
+            Err(error) => out.styles.bad(&plain(&error.to_string())),
+        }),
+    );
     out.facts(&facts)?;
     if !messages.is_empty() {
         out.line("")?;
@@ -218,7 +222,8 @@ pub async fn diff(app: &mut App, a: &str, b: &str) -> Result<()> {
 fn show_diff(app: &App, diff: &Diff) -> Result<()> {
     let out = &app.out;
     let name = |mark: &Mark| {
-        let label = mark.checkpoint.label.as_deref().map(plain).unwrap_or_else(|| plain(mark.checkpoint.trigger.as_str()));
+        let label =
+            mark.checkpoint.label.as_deref().map(plain).unwrap_or_else(|| plain(mark.checkpoint.trigger.as_str()));
         format!("{}@{}  {label}, {}", short(mark.session), short(mark.checkpoint.id), out.time(mark.time))
     };
     out.line(out.styles.bad(&clip(&format!("--- {}", name(&diff.a)), out.width())))?;

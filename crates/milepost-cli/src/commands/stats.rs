@@ -22,7 +22,10 @@ const BAR: usize = 40;
 pub async fn run(app: &mut App, args: args::Stats) -> Result<()> {
     let keys = key(args.keys.clone());
     if (args.since.is_some() || keys != SessionKey::default()) && (!args.usage || args.session.is_some()) {
-        return Err(Usage("which sessions are counted is chosen with --usage and without naming one: say --usage".into()).into());
+        return Err(Usage(
+            "which sessions are counted is chosen with --usage and without naming one: say --usage".into(),
+        )
+        .into());
     }
     match (args.usage, &args.session) {
         (true, Some(session)) => one(app, session).await,

@@ -86,7 +86,11 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     }
     if args.purge {
         let checkpoints = so_many(purged.checkpoints.len(), "checkpoint");
-        app.out.line(format!("{checkpoints} and {} {erased}, {}", so_many(deleted.len(), "session"), bytes(purged.bytes)))?;
+        app.out.line(format!(
+            "{checkpoints} and {} {erased}, {}",
+            so_many(deleted.len(), "session"),
+            bytes(purged.bytes)
+        ))?;
     }
     Ok(())
 }

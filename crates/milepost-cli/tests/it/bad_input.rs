@@ -58,7 +58,11 @@ async fn what_cannot_be_resumed_says_why_and_what_can() {
     let id = place.session("Risky", &["one"]);
     let good = place.ok(&["checkpoint", &id, "--label", "good"]);
     let engine = Milepost::open(&place.url()).await.unwrap();
-    let mark = NewMark { resumable: Resumable::No("a tool was running".into()), clean: false, ..NewMark::new(Trigger::Manual) };
+    let mark = NewMark {
+        resumable: Resumable::No("a tool was running".into()),
+        clean: false,
+        ..NewMark::new(Trigger::Manual)
+    };
     let bad = engine.checkpoint(id.parse().unwrap(), mark).await.unwrap().to_string();
     engine.close().await.unwrap();
     let mut seen = Transcript::new(&place);
@@ -171,7 +175,17 @@ fn what_cannot_be_imported_says_why_and_leaves_nothing() {
     std::fs::OpenOptions::new().write(true).open(&huge).unwrap().set_len(300 << 20).unwrap();
     let deep = place.write("deep.json", format!("{{\"messages\": {}", "[".repeat(100_000)));
     let mut seen = Transcript::new(&place);
-    for path in ["missing.json", "noise.bin", "empty.json", "none.json", "half.json", "lines.jsonl", "nothing", "huge.json", "/dev/zero"] {
+    for path in [
+        "missing.json",
+        "noise.bin",
+        "empty.json",
+        "none.json",
+        "half.json",
+        "lines.jsonl",
+        "nothing",
+        "huge.json",
+        "/dev/zero",
+    ] {
         let ran = seen.run(&["sessions", "import", path]);
         assert_eq!(ran.code, 1, "{path}: {ran:?}");
     }

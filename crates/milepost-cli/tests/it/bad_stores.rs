@@ -76,7 +76,8 @@ fn a_read_only_store_says_so_and_stays_as_it_is() {
     let place = Place::new();
     let id = place.session("Here", &["one"]);
     let directory = place.store().parent().unwrap().to_owned();
-    let set = |path: &std::path::Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    let set =
+        |path: &std::path::Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     set(place.path(), 0o755);
     for entry in std::fs::read_dir(&directory).unwrap() {
@@ -125,7 +126,10 @@ async fn the_second_of_two_is_told_who_holds_a_session_and_what_can_be_done() {
     assert_eq!(text(&place.json(&["sessions", "show", &id]), "/holder"), "the night shift\u{1b}[31m");
     let ran = place.run(&["--json", "sessions", "resume", &id]);
     let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
-    assert_eq!(error["error"]["try"]["take over"], json!(format!("milepost sessions resume {} --take-over", &id[id.len() - 8..])));
+    assert_eq!(
+        error["error"]["try"]["take over"],
+        json!(format!("milepost sessions resume {} --take-over", &id[id.len() - 8..]))
+    );
     // The three ways on are ways on.
     assert_eq!(place.run(&["messages", "tail", &id, "--no-follow"]).code, 0);
     assert_eq!(place.run(&["sessions", "branch", &id]).code, 0);
@@ -141,7 +145,8 @@ fn damage_is_found_named_and_told_by_the_exit_code() {
     let id = place.session("Old disk", &["one", "two", "three"]);
     let database = rusqlite::Connection::open(place.store()).unwrap();
     let second = "(SELECT id FROM entries WHERE kind = 1 ORDER BY id LIMIT 1 OFFSET 1)";
-    let changed = database.execute(&format!("UPDATE entries SET body = zeroblob(length(body)) WHERE id = {second}"), []).unwrap();
+    let changed =
+        database.execute(&format!("UPDATE entries SET body = zeroblob(length(body)) WHERE id = {second}"), []).unwrap();
     assert_eq!(changed, 1);
     drop(database);
     let mut seen = Transcript::new(&place);

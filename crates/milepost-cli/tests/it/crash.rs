@@ -82,7 +82,8 @@ async fn a_damaged_checkpoint_is_passed_over_and_named() {
     let damaged = place.ok(&["checkpoint", &id, "--label", "damaged"]);
     let database = rusqlite::Connection::open(place.store()).unwrap();
     let newest = "(SELECT max(id) FROM entries WHERE kind = 2)";
-    let changed = database.execute(&format!("UPDATE entries SET body = zeroblob(length(body)) WHERE kind = 2 AND id = {newest}"), []);
+    let changed = database
+        .execute(&format!("UPDATE entries SET body = zeroblob(length(body)) WHERE kind = 2 AND id = {newest}"), []);
     assert_eq!(changed.unwrap(), 1);
     drop(database);
     let mut seen = Transcript::new(&place);

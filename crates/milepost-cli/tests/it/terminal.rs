@@ -90,7 +90,8 @@ fn tables_fit_the_terminal() {
     let place = Place::new();
     let title = "A very long title about 日本語 and everything else that one could think of in a whole week";
     let project = "a-project-with-a-rather-long-name";
-    let id = place.ok(&["sessions", "new", "--title", title, "--project", project, "--agent", "a-kind-of-agent-of-its-own"]);
+    let id =
+        place.ok(&["sessions", "new", "--title", title, "--project", project, "--agent", "a-kind-of-agent-of-its-own"]);
     place.ok(&["messages", "add", &id, &"many words ".repeat(40)]);
     place.ok(&["checkpoint", &id, "--label", "a"]);
     place.ok(&["state", "set", &id, &format!("memory.text={}", "long ".repeat(50))]);

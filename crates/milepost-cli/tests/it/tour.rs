@@ -88,8 +88,13 @@ fn every_command_does_what_its_help_says_for_people_and_programs() {
         part(&mut tour);
         (tour.transcript.end(), tour.people, tour.programs)
     };
-    let parts: [fn(&mut Tour<'_>); 5] =
-        [tour_sessions::life, tour_sessions::points, tour_store::care, tour_store::settings_and_keys, tour_transfer::transfers];
+    let parts: [fn(&mut Tour<'_>); 5] = [
+        tour_sessions::life,
+        tour_sessions::points,
+        tour_store::care,
+        tour_store::settings_and_keys,
+        tour_transfer::transfers,
+    ];
     let walks: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = parts.map(|part| scope.spawn(move || walk(part))).into_iter().collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()

@@ -8,13 +8,32 @@ use crate::tour::Tour;
 pub fn life(tour: &mut Tour<'_>) {
     tour.person(&["sessions", "list"]);
     let first = tour.person(&[
-        "sessions", "new", "--title", "Three papers", "--project", "alpha", "--agent", "researcher", "--feature", "search",
-        "--task", "t-1", "--stage", "planning", "--tag", "urgent", "--set", "memory.step=1", "--policy", "every_messages=3",
+        "sessions",
+        "new",
+        "--title",
+        "Three papers",
+        "--project",
+        "alpha",
+        "--agent",
+        "researcher",
+        "--feature",
+        "search",
+        "--task",
+        "t-1",
+        "--stage",
+        "planning",
+        "--tag",
+        "urgent",
+        "--set",
+        "memory.step=1",
+        "--policy",
+        "every_messages=3",
     ]);
     let made = tour.program(&["sessions", "new", "--title", "Second"]);
     let second = text(&made, "/sessionId").to_owned();
     assert_eq!((text(&made, "/status"), number(&made, "/messageCount")), ("active", 0));
-    let again = tour.program(&["sessions", "new", "--project", "alpha", "--agent", "researcher", "--reuse", "--tag", "again"]);
+    let again =
+        tour.program(&["sessions", "new", "--project", "alpha", "--agent", "researcher", "--reuse", "--tag", "again"]);
     assert_eq!(text(&again, "/sessionId"), first);
 
     tour.person(&["messages", "add", &first, "Find three papers on write-ahead logs"]);
@@ -57,7 +76,14 @@ pub fn life(tour: &mut Tour<'_>) {
     let found = tour.program(&["sessions", "search", "paper*", "--role", "user"]);
     assert_eq!(text(&found, "/hits/0/sessionId"), first);
     let long = "The log is written before the pages, so that a crash can be made good by reading it again. ".repeat(20);
-    tour.place.ok(&["messages", "add", &first, &format!("We decided to read ARIES first. {long}"), "--role", "assistant"]);
+    tour.place.ok(&[
+        "messages",
+        "add",
+        &first,
+        &format!("We decided to read ARIES first. {long}"),
+        "--role",
+        "assistant",
+    ]);
     tour.place.ok(&["messages", "add", &first, "Then go on"]);
     tour.person(&["sessions", "compact", &first, "--keep", "1", "--pin", "ARIES is first", "--dry-run"]);
     tour.person(&["sessions", "compact", &first, "--keep", "1", "--pin", "ARIES is first"]);
@@ -121,7 +147,17 @@ pub fn points(tour: &mut Tour<'_>) {
     assert_eq!(tour.place.texts(&id), ["one", "two"]);
     tour.person(&["messages", "list", &id, "--checkpoint", "before"]);
     tour.person(&["state", "get", &id, "--checkpoint", "before"]);
-    let branch = tour.person(&["sessions", "branch", &id, "--checkpoint", "before", "--title", "Another way", "--set", "memory.try=2"]);
+    let branch = tour.person(&[
+        "sessions",
+        "branch",
+        &id,
+        "--checkpoint",
+        "before",
+        "--title",
+        "Another way",
+        "--set",
+        "memory.try=2",
+    ]);
     assert_eq!(tour.place.texts(&branch), ["one"]);
     let second = tour.program(&["sessions", "branch", &id, "--checkpoint", "before"]);
     assert!(second["sessionId"].is_string(), "{second}");

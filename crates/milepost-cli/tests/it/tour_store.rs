@@ -32,7 +32,8 @@ pub fn care(tour: &mut Tour<'_>) {
     tour.person(&["reindex"]);
     assert_eq!(number(&tour.program(&["reindex", &id]), "/sessions"), 1);
     tour.person(&["doctor"]);
-    let call = json!({ "role": "assistant", "content": [{ "type": "tool_use", "id": "t1", "name": "read", "input": {} }] });
+    let call =
+        json!({ "role": "assistant", "content": [{ "type": "tool_use", "id": "t1", "name": "read", "input": {} }] });
     tour.place.run_with(&["messages", "add", &id, "--from-json"], call.to_string().as_bytes());
     tour.person(&["doctor", "--rules", "anthropic"]);
     assert_eq!(number(&tour.program(&["doctor", &id]), "/sessions"), 1);
@@ -48,7 +49,10 @@ pub fn care(tour: &mut Tour<'_>) {
     assert_eq!(tour.program(&["sql", "select count(*) as count from messages"]), json!([{ "count": 3 }]));
     tour.person(&["backup", "copy.db"]);
     assert!(number(&tour.program(&["backup", "copy-2.db"]), "/bytes") > 0);
-    assert_eq!(tour.place.json(&["sessions", "list", "--store", "sqlite:copy.db"])["sessions"][0]["sessionId"], json!(id));
+    assert_eq!(
+        tour.place.json(&["sessions", "list", "--store", "sqlite:copy.db"])["sessions"][0]["sessionId"],
+        json!(id)
+    );
     let here = tour.place.url();
     tour.person(&["migrate", &here, "sqlite:moved.db"]);
     let again = tour.program(&["migrate", &here, "sqlite:moved.db"]);
@@ -60,10 +64,21 @@ pub fn care(tour: &mut Tour<'_>) {
     assert_eq!(tour.program(&["push", &id, &bucket])["isNew"], json!(false));
     tour.person(&["pull", &id, &bucket, "--store", "sqlite:elsewhere.db"]);
     assert_eq!(number(&tour.program(&["pull", &id, &bucket, "--store", "sqlite:elsewhere.db"]), "/entries"), 0);
-    assert_eq!(tour.place.json(&["messages", "list", &id, "--store", "sqlite:elsewhere.db"])["messages"].as_array().unwrap().len(), 4);
+    assert_eq!(
+        tour.place.json(&["messages", "list", &id, "--store", "sqlite:elsewhere.db"])["messages"]
+            .as_array()
+            .unwrap()
+            .len(),
+        4
+    );
 
     tour.person(&["sessions", "archive", &id, "--to", "sqlite:archive.db"]);
-    tour.person(&["sessions", "list", "--archived"]);
+    tour.person(&["sessions", "list", "--archived", "--exact"]);
+    // It is found from another directory too.
+    let mut elsewhere = tour.place.command(["sessions", "unarchive", &id]);
+    let back = crate::support::Ran::of(elsewhere.current_dir("/").output().unwrap());
+    assert_eq!(back.code, 0, "{back:?}");
+    tour.place.ok(&["sessions", "archive", &id, "--to", "sqlite:archive-2.db"]);
     tour.person(&["sessions", "unarchive", &id]);
     let archived = tour.program(&["sessions", "archive", &id, "--to", "sqlite:archive.db"]);
     assert_eq!(text(&archived, "/sessionId"), id);
@@ -91,11 +106,16 @@ pub fn settings_and_keys(tour: &mut Tour<'_>) {
     assert_eq!(text(&tour.program(&["keys", "new"]), "/key").len(), 64);
     tour.place.ok(&["keys", "new", "--output", "made.key"]);
     #[cfg(unix)]
-    assert_eq!(std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(tour.place.file("made.key")).unwrap()) & 0o777, 0o600);
+    assert_eq!(
+        std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(tour.place.file("made.key")).unwrap()) & 0o777,
+        0o600
+    );
 
     tour.place.write("first.key", KEY);
     tour.place.write("second.key", OTHER_KEY);
-    let config = |name: &str| format!("store: sqlite:secret.db\nencryption:\n  enabled: true\n  key_source: file\n  key_file: {name}\n");
+    let config = |name: &str| {
+        format!("store: sqlite:secret.db\nencryption:\n  enabled: true\n  key_source: file\n  key_file: {name}\n")
+    };
     tour.place.write("milepost.yaml", config("first.key"));
     let id = tour.place.session("In the dark", &["nobody reads this"]);
     let on_disk = std::fs::read(tour.place.file("secret.db")).unwrap();

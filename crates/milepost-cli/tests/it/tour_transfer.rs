@@ -15,8 +15,12 @@ pub fn transfers(tour: &mut Tour<'_>) {
     tour.person(&["sessions", "export", &id, "--output", "one.milepost"]);
     tour.person(&["sessions", "import", "one.milepost", "--dry-run"]);
     tour.person(&["sessions", "import", "one.milepost", "--store", "sqlite:other.db"]);
-    assert_eq!(tour.place.json(&["messages", "list", &id, "--store", "sqlite:other.db"])["messages"][1]["content"], json!("two"));
-    let copy = tour.program(&["sessions", "import", "one.milepost", "--new-ids", "--title", "A copy", "--project", "beta"]);
+    assert_eq!(
+        tour.place.json(&["messages", "list", &id, "--store", "sqlite:other.db"])["messages"][1]["content"],
+        json!("two")
+    );
+    let copy =
+        tour.program(&["sessions", "import", "one.milepost", "--new-ids", "--title", "A copy", "--project", "beta"]);
     let copy = text(&copy, "/sessions/0/sessionId").to_owned();
     let shown = tour.place.json(&["sessions", "show", &copy]);
     assert_eq!((text(&shown, "/projectId"), number(&shown, "/messageCount")), ("beta", 2));
@@ -34,7 +38,8 @@ pub fn transfers(tour: &mut Tour<'_>) {
         let output = format!("out/{format}");
         std::fs::create_dir_all(tour.place.file("out")).unwrap();
         let made = tour.program(&["sessions", "export", &id, "--format", format, "--output", &output]);
-        let files: BTreeSet<&str> = made["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap()).collect();
+        let files: BTreeSet<&str> =
+            made["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap()).collect();
         assert!(!files.is_empty(), "{format}");
         for file in files {
             assert!(tour.place.file(file).exists(), "{format} names {file}");
@@ -43,7 +48,10 @@ pub fn transfers(tour: &mut Tour<'_>) {
     tour.person(&["sessions", "export", &id, "-f", "files", "-o", "again"]);
     tour.person(&["sessions", "export", &id, "-f", "markdown", "-o", "out/markdown", "--force"]);
 
-    tour.place.write("lines.jsonl", "{\"role\": \"user\", \"content\": \"from a file\"}\n{\"role\": \"assistant\", \"content\": \"yes\"}\n");
+    tour.place.write(
+        "lines.jsonl",
+        "{\"role\": \"user\", \"content\": \"from a file\"}\n{\"role\": \"assistant\", \"content\": \"yes\"}\n",
+    );
     tour.person(&["sessions", "import", "lines.jsonl", "--title", "Lines"]);
     assert_eq!(tour.place.texts("last"), ["from a file", "yes"]);
     let chat = json!({

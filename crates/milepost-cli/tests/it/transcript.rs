@@ -54,7 +54,8 @@ impl<'a> Transcript<'a> {
 
     /// Notes what a command came to.
     pub fn note(&mut self, args: &[&str], ran: &Ran) {
-        let word = |arg: &&str| match arg.is_empty() || arg.contains(|c: char| c.is_whitespace() || "\"'*|".contains(c)) {
+        let word = |arg: &&str| match arg.is_empty() || arg.contains(|c: char| c.is_whitespace() || "\"'*|".contains(c))
+        {
             true => format!("'{arg}'"),
             false => (*arg).to_owned(),
         };

@@ -305,8 +305,12 @@ impl Store {
                         let mut value = serde_json::to_value(&mark).unwrap_or_default();
                         let in_mark = redactor.value(&mut value);
                         if in_mark {
-                            mark = serde_json::from_value(value)
-                                .map_err(|_| Error::invalid("the secret", "it also occurs in a checkpoint's own fields: name more of the secret"))?;
+                            mark = serde_json::from_value(value).map_err(|_| {
+                                Error::invalid(
+                                    "the secret",
+                                    "it also occurs in a checkpoint's own fields: name more of the secret",
+                                )
+                            })?;
                         }
                         let changed = in_mark || mark.state != hash;
                         mark.state = hash;

@@ -73,7 +73,9 @@ async fn what_had_no_checkpoint_yet_can_be_gone_back_to_after_a_restore() {
     let mut notices = milepost.notices();
     let resumed = milepost.resume(id, Resume::from("mark".parse().unwrap())).await.unwrap();
     assert!(resumed.moved);
-    let Ok(Notice::CheckpointCreated { checkpoint_id, .. }) = notices.try_recv() else { panic!("no checkpoint was taken") };
+    let Ok(Notice::CheckpointCreated { checkpoint_id, .. }) = notices.try_recv() else {
+        panic!("no checkpoint was taken")
+    };
     resumed.session.restore(&Point::Checkpoint(checkpoint_id)).await.unwrap();
     assert_eq!(resumed.session.state().await.unwrap().pointer("/memory/step"), Some(&3.into()));
 }
