@@ -151,7 +151,7 @@ fn commands(plan: &Plan, place: &Place, report: &mut Report) -> Result<()> {
             let mut command = Command::new(&place.command);
             command.args(arguments).env("HOME", dir.path()).env("MILEPOST_STORE", url_in(dir.path()));
             let start = Instant::now();
-            let status = command.current_dir(dir.path()).stdout(Stdio::null()).status()?;
+            let status = command.current_dir(dir.path()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
             samples.push(start.elapsed());
             if !status.success() {
                 return Err(format!("milepost {} ended with {status}", arguments.join(" ")).into());

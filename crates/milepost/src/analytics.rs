@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use milepost_model::{Block, Content, Message, Role, SessionId, Status, Timestamp};
+use milepost_model::{Block, Content, Message, Role, SessionId, Timestamp};
 use milepost_store::{MarkQuery, MessageQuery, SessionQuery};
 use serde::Serialize;
 
@@ -85,22 +85,11 @@ impl Milepost {
     /// Figures of all sessions that fit, and of each by itself. `progress` is told how many are done.
     pub async fn overview(&self, query: &SessionQuery, mut progress: impl FnMut(u64) + Send) -> Result<Overview> {
         let (mut overview, mut days, mut counting) = (Overview::default(), BTreeMap::new(), Counting::default());
-        let mut query = query.clone();
-        loop {
-            let page = self.sessions(&query).await?;
-            for session in page.sessions {
-                overview.sessions += 1;
-                *overview.by_status.entry(session.status.to_string()).or_default() += 1;
-                self.count(session.id, &mut counting, &mut days).await?;
-                if session.status == Status::Failed {
-                    day(&mut days, session.active).failures += 1;
-                }
-                progress(overview.sessions);
-            }
-            match page.next {
-                Some(next) => query.after = Some(next),
-                None => break,
-            }
+        for session in self.every_session(query).await? {
+            overview.sessions += 1;
+            *overview.by_status.entry(session.status.to_string()).or_default() += 1;
+            self.count(session.id, &mut counting, &mut days).await?;
+            progress(overview.sessions);
         }
         overview.total = counting.finish();
         overview.days = days.into_values().collect();

@@ -269,6 +269,19 @@ impl Milepost {
         Ok(self.store().sessions(query).await?)
     }
 
+    /// Every session that fits, page by page.
+    pub async fn every_session(&self, query: &SessionQuery) -> Result<Vec<milepost_model::Session>> {
+        let (mut query, mut found) = (query.clone(), Vec::new());
+        loop {
+            let page = self.sessions(&query).await?;
+            found.extend(page.sessions);
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => return Ok(found),
+            }
+        }
+    }
+
     /// Sessions that can go on, last active first: everything that is not completed.
     pub async fn resumable(&self, query: SessionQuery) -> Result<SessionPage> {
         let status = Status::ALL.into_iter().filter(|status| is_open(*status)).collect();
@@ -277,18 +290,12 @@ impl Milepost {
 
     /// The sessions of a task by the state that it was in, newest first.
     pub async fn task_sessions(&self, task: &str) -> Result<BTreeMap<String, Vec<SessionId>>> {
-        let mut query = SessionQuery { task: Some(task.to_owned()), by_creation: true, ..SessionQuery::default() };
+        let query = SessionQuery { task: Some(task.to_owned()), by_creation: true, ..SessionQuery::default() };
         let mut stages: BTreeMap<String, Vec<SessionId>> = BTreeMap::new();
-        loop {
-            let page = self.sessions(&query).await?;
-            for session in page.sessions {
-                stages.entry(session.stage.unwrap_or_default()).or_default().push(session.id);
-            }
-            match page.next {
-                Some(next) => query.after = Some(next),
-                None => return Ok(stages),
-            }
+        for session in self.every_session(&query).await? {
+            stages.entry(session.stage.unwrap_or_default()).or_default().push(session.id);
         }
+        Ok(stages)
     }
 
     /// Changes what a list shows of a session: title, tags, project and the like.

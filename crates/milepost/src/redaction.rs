@@ -4,7 +4,7 @@
 //! themselves are kept as sealed records under the ids that their tokens name.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use milepost_context::redact::{Found, Redactor, Rules, VaultKey, restore};
 use milepost_model::{Message, SessionPatch, State};
@@ -24,7 +24,14 @@ const VAULT_KEY: (&str, &str) = ("vault-key", "current");
 /// Takes secrets out of everything that is to be stored.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Redaction {
-    redactor: Option<Arc<Redactor>>,
+    lazy: Option<Arc<Lazy>>,
+}
+
+/// The patterns are compiled when something is first to be stored: whoever only reads does not wait for that.
+#[derive(Debug)]
+struct Lazy {
+    rules: Rules,
+    redactor: OnceLock<Redactor>,
 }
 
 impl Redaction {
@@ -32,19 +39,23 @@ impl Redaction {
     pub async fn new(rules: Option<Rules>, vault: bool, store: &Store) -> Result<Self> {
         let Some(rules) = rules else { return Ok(Self::default()) };
         let rules = if vault { rules.vault(vault_key(store).await?) } else { rules };
-        Ok(Self { redactor: Some(Arc::new(rules.build())) })
+        Ok(Self { lazy: Some(Arc::new(Lazy { rules, redactor: OnceLock::new() })) })
+    }
+
+    fn redactor(&self) -> Option<&Redactor> {
+        self.lazy.as_ref().map(|lazy| lazy.redactor.get_or_init(|| lazy.rules.clone().build()))
     }
 
     pub fn message(&self, message: &mut Message) -> Vec<Secret> {
-        self.redactor.as_ref().map(|redactor| redactor.message(message)).unwrap_or_default()
+        self.redactor().map(|redactor| redactor.message(message)).unwrap_or_default()
     }
 
     pub fn state(&self, state: &mut State) -> Vec<Secret> {
-        self.redactor.as_ref().map(|redactor| redactor.state(state)).unwrap_or_default()
+        self.redactor().map(|redactor| redactor.state(state)).unwrap_or_default()
     }
 
     pub fn value(&self, value: &mut Value) -> Vec<Secret> {
-        self.redactor.as_ref().map(|redactor| redactor.value(value)).unwrap_or_default()
+        self.redactor().map(|redactor| redactor.value(value)).unwrap_or_default()
     }
 
     /// What a list shows is redacted for good: no vault keeps it.
@@ -57,7 +68,7 @@ impl Redaction {
     }
 
     pub fn text(&self, text: &str) -> String {
-        let clean = self.redactor.as_ref().and_then(|redactor| redactor.text(text));
+        let clean = self.redactor().and_then(|redactor| redactor.text(text));
         clean.map_or_else(|| text.to_owned(), |(clean, _)| clean)
     }
 }

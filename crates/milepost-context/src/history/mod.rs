@@ -3,7 +3,7 @@
 //! [`Rules::view`] reads messages as they were recorded and gives a [`View`]: the same conversation
 //! in which every tool call has exactly one result right after it, ids are unique, links hold, and
 //! nothing is empty. The record is never changed. What the view changed is in [`View::repairs`], in
-//! words for a person. [`View::to_wire`] writes the view as the messages of a request, and [`check`]
+//! words for a person. [`View::to_wire`] writes the view as the messages of a request, and [`check()`]
 //! judges such messages by the provider's rules, knowing nothing of how they were made.
 //!
 //! A conversation is one channel: give the messages of one channel, in the order of the log.

@@ -13,7 +13,7 @@
 //!
 //! A secret becomes `[redacted:KIND]` or, when a vault's key is given, `[redacted:KIND:ID]`: the id
 //! is a keyed hash, so that one secret always has one token and the token tells nothing. What was
-//! found is handed back as [`Found`], for an encrypted vault; [`restore`] puts it back.
+//! found is handed back as [`Found`], for an encrypted vault; [`restore()`] puts it back.
 //!
 //! Redacting twice is the same as redacting once. The time is linear in the size of the text: about
 //! 400 MB a second on clean prose, and on one core.

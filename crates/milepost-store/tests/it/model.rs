@@ -446,7 +446,20 @@ fn random_histories_are_the_same_in_memory_in_postgres_and_in_the_oracle() {
     }
     histories(12, 300, async |seed, ops| {
         let place = crate::postgres::Scheme::new("model");
-        run_with(seed, ops, Side::postgres(seed, place.url()).await).await;
+        run_with(seed, ops, Side::postgres(seed, place.url(), None).await).await;
+        place.drop_schema().await;
+    });
+}
+
+#[test]
+fn random_histories_are_the_same_in_memory_in_postgres_with_payloads_in_s3_and_in_the_oracle() {
+    if crate::postgres::server().is_none() || crate::object::s3::bucket().is_none() {
+        return;
+    }
+    histories(6, 200, async |seed, ops| {
+        let place = crate::postgres::Scheme::new("model");
+        let bucket = crate::object::s3::Prefix::new("model").url();
+        run_with(seed, ops, Side::postgres(seed, place.url(), Some(bucket)).await).await;
         place.drop_schema().await;
     });
 }

@@ -217,17 +217,9 @@ impl Milepost {
         if query.project.is_none() && query.agent.is_none() {
             return Ok(None);
         }
-        let mut list =
+        let list =
             SessionQuery { project: query.project.clone(), agent: query.agent.clone(), ..SessionQuery::default() };
-        let mut ids = Vec::new();
-        loop {
-            let page = self.sessions(&list).await?;
-            ids.extend(page.sessions.iter().map(|session| session.id));
-            match page.next {
-                Some(next) => list.after = Some(next),
-                None => return Ok(Some(ids)),
-            }
-        }
+        Ok(Some(self.every_session(&list).await?.into_iter().map(|session| session.id).collect()))
     }
 
     async fn message_at(&self, at: Position) -> Result<Option<StoredMessage>> {

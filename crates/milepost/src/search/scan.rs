@@ -52,7 +52,7 @@ impl Milepost {
     ) -> Result<(Vec<Rough>, bool, u64)> {
         let ids = match self.sessions_of(query).await? {
             Some(ids) => ids,
-            None => self.all_sessions().await?,
+            None => self.every_session(&SessionQuery::default()).await?.into_iter().map(|session| session.id).collect(),
         };
         let (query, terms) = (Arc::new(query.clone()), Arc::new(terms.clone()));
         let mut best = Best::new(limit);
@@ -85,18 +85,6 @@ impl Milepost {
         hits.sort_by(|a, b| b.cmp(a));
         let rough = |(count, _, at, session)| Rough { session, at, score: count as f64 };
         Ok((hits.into_iter().map(rough).collect(), best.more, best.messages))
-    }
-
-    async fn all_sessions(&self) -> Result<Vec<SessionId>> {
-        let (mut query, mut ids) = (SessionQuery::default(), Vec::new());
-        loop {
-            let page = self.sessions(&query).await?;
-            ids.extend(page.sessions.iter().map(|session| session.id));
-            match page.next {
-                Some(next) => query.after = Some(next),
-                None => return Ok(ids),
-            }
-        }
     }
 
     /// Reads what a session has of its own: what it shares with the one it branched from is found there.

@@ -21,74 +21,9 @@ pub(super) fn parse_time(value: &Value) -> Option<Timestamp> {
     }
 }
 
-/// `YYYY-MM-DD[T ]HH:MM[:SS[.fraction]][Z|±HH[:]MM]`; without a zone it is UTC.
+/// A time as text; none when it is before 1970.
 pub(super) fn parse_text(text: &str) -> Option<Timestamp> {
-    let text = text.trim();
-    if !text.is_ascii() || text.len() > 64 {
-        return None;
-    }
-    let (date, time) = text.split_once(['T', 't', ' ']).unwrap_or((text, "00:00:00Z"));
-    let mut parts = date.split('-').map(number);
-    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
-    if parts.next().is_some() || !(1..=12).contains(&month) || !(1970..=9999).contains(&year) {
-        return None;
-    }
-    let zone_at = time.find(['Z', 'z', '+', '-']).unwrap_or(time.len());
-    let (clock, zone) = time.split_at(zone_at);
-    let offset_min = offset(zone)?;
-    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
-    let mut parts = clock.split(':').map(number);
-    let (hour, minute, second) = (parts.next()??, parts.next()??, parts.next().unwrap_or(Some(0))?);
-    let days = days_before(year, month)? + day - 1;
-    let fits =
-        parts.next().is_none() && hour < 24 && minute < 60 && second < 61 && day >= 1 && day <= month_days(year, month);
-    if !fits || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let ms: String = fraction.chars().chain("000".chars()).take(3).collect();
-    let minutes = (days * 24 + hour) * 60 + minute - offset_min;
-    let total = (minutes * 60 + second) * 1000 + ms.parse::<i64>().ok()?;
-    (0..=MAX_MS).contains(&total).then_some(Timestamp(total))
-}
-
-fn number(text: &str) -> Option<i64> {
-    let is_digits = !text.is_empty() && text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_digits)
-}
-
-fn offset(zone: &str) -> Option<i64> {
-    if matches!(zone, "" | "Z" | "z") {
-        return Some(0);
-    }
-    let (sign, rest) = match zone.split_at_checked(1)? {
-        ("+", rest) => (1, rest),
-        ("-", rest) => (-1, rest),
-        _ => return None,
-    };
-    let digits = rest.replacen(':', "", 1);
-    let (hours, minutes) = digits.split_at_checked(2)?;
-    let minutes = if minutes.is_empty() { 0 } else { number(minutes)? };
-    let hours = number(hours)?;
-    (hours < 24 && minutes < 60).then_some(sign * (hours * 60 + minutes))
-}
-
-fn is_leap(year: i64) -> bool {
-    (year % 4 == 0 && year % 100 != 0) || year % 400 == 0
-}
-
-fn month_days(year: i64, month: i64) -> i64 {
-    match month {
-        2 => 28 + i64::from(is_leap(year)),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Days from 1970 to the first of a month.
-fn days_before(year: i64, month: i64) -> Option<i64> {
-    let before = year - 1;
-    let to_year = before * 365 + before / 4 - before / 100 + before / 400 - 719_162;
-    Some(to_year + (1..month).map(|month| month_days(year, month)).sum::<i64>())
+    crate::time::parse_time(text).filter(|time| (0..=MAX_MS).contains(&time.0))
 }
 
 /// A time as part of a file's name: `-` for `:` and `.`.

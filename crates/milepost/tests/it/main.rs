@@ -4,9 +4,12 @@
 mod chapters;
 mod engine;
 mod keep;
+mod project;
 mod resume;
 mod search;
+mod servers;
 mod support;
+mod transfer;
 
 #[test]
 fn no_test_file_is_forgotten() {

@@ -5,7 +5,7 @@ use milepost::{How, Milepost, NewSession, Point, Role, SearchQuery, SessionPatch
 
 use crate::support::{Scratch, assistant, user};
 
-async fn fill(milepost: &Milepost) {
+pub async fn fill(milepost: &Milepost) {
     for (project, texts) in [
         ("shop", ["the quick brown fox", "jumps over", "the lazy dog", "Quick thinking", "明日は東京へ行く"]),
         (
@@ -28,7 +28,7 @@ async fn found(milepost: &Milepost, query: SearchQuery) -> Vec<String> {
     texts
 }
 
-async fn check(milepost: &Milepost) {
+pub async fn check(milepost: &Milepost) {
     let query = SearchQuery::new;
     assert_eq!(found(milepost, query("fox")).await, ["a fox in the hen house", "the quick brown fox"]);
     assert_eq!(found(milepost, query("quick")).await, ["Quick thinking", "the quick brown fox"]);

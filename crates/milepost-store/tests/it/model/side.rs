@@ -74,15 +74,19 @@ impl Side {
         Self::new("s3", seed, Box::new(open)).await
     }
 
-    pub async fn postgres(seed: u64, url: String) -> Self {
+    /// With payloads in a bucket, when one is named.
+    pub async fn postgres(seed: u64, url: String, bucket: Option<String>) -> Self {
+        let name = if bucket.is_some() { "hybrid" } else { "postgres" };
         let open = move |source: &Source| -> Arc<dyn Backend> {
             let mut options = PostgresOptions::default();
             options.clock = LeaseClock::Source;
             options.connections = 2;
+            options.blobs.clone_from(&bucket);
+            options.blobs_above = 0;
             // Its work is done by a thread of its own: this one may wait.
             Arc::new(milepost_store::block_on(PostgresBackend::open(&url, &options, source.clone())).unwrap())
         };
-        Self::new("postgres", seed, Box::new(open)).await
+        Self::new(name, seed, Box::new(open)).await
     }
 
     /// The session's writer; when another holds it, it is taken over.

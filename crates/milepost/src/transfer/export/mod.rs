@@ -1,6 +1,6 @@
 //! Sessions as files for people and other tools.
 //!
-//! [`markdown`] is for reading, [`jsonl`] has one message a line, [`chat_files`] are four small JSON files, [`tree`] is a
+//! [`markdown()`] is for reading, [`jsonl`] has one message a line, [`chat_files`] are four small JSON files, [`tree()`] is a
 //! directory in the layout that another tool expects, and `sqlite` a database to query. All of them show what the session's
 //! head shows; only a bundle holds everything.
 

@@ -15,7 +15,7 @@ const VERSION: &str = "1.0";
 
 /// About how many tokens a text has, where nobody counted.
 pub(in crate::transfer) fn estimate_tokens(text: &str) -> u64 {
-    (text.chars().count() as u64).div_ceil(4)
+    milepost_context::tokens::Tokenizer::default().count_text(text) as u64
 }
 
 /// A session as the head shows it, with its checkpoints and their states.

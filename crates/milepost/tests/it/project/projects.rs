@@ -7,7 +7,7 @@ use milepost::model::{Message, Role, SessionPatch, Status};
 use milepost::project::{KnownBy, ProjectId, Projects, may_read};
 use milepost::store::{Append, Claim, NewSession, Options, SessionQuery, Store};
 
-use crate::support::{Scene, commit, git};
+use crate::project::support::{Scene, commit, git};
 
 #[tokio::test]
 async fn a_moved_repository_keeps_its_project() {
@@ -173,7 +173,7 @@ async fn a_hostile_repository_runs_nothing() {
     assert!(proof.exists());
     std::fs::remove_file(&proof).unwrap();
     scene.projects.identify(&dir).await.unwrap();
-    let context = milepost::project::collect(&dir, &Default::default(), crate::support::START).await.unwrap();
+    let context = milepost::project::collect(&dir, &Default::default(), crate::project::support::START).await.unwrap();
     assert_eq!(context.recent_commits.len(), 1);
     assert!(!proof.exists(), "a program of the repository was run");
 }

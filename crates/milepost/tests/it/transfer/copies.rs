@@ -5,8 +5,8 @@ use milepost::store::{Append, MarkQuery, NewSession, Store};
 use milepost::transfer::{Copied, Ids, copy_session};
 use milepost::{Error, Result};
 
-use crate::bundle::bundle;
-use crate::scene::{Dice, Scene, any_session, claim, grow};
+use crate::transfer::bundle::bundle;
+use crate::transfer::scene::{Dice, Scene, any_session, claim, grow};
 
 async fn copy(from: &Store, to: &Store, id: milepost::model::SessionId) -> Result<Copied> {
     copy_session(from, to, id, Ids::Preserve, &claim(), &mut |_| {}).await

@@ -11,9 +11,9 @@ use milepost::transfer::older::{import_bytes, import_path};
 use milepost::transfer::{Ids, ImportOptions, Imported};
 use serde_json::{Value, json};
 
-use crate::bundle::bundle;
-use crate::exports::{LAYOUTS, tree_of};
-use crate::scene::{Dice, START, Scene, any_session, claim};
+use crate::transfer::bundle::bundle;
+use crate::transfer::exports::{LAYOUTS, tree_of};
+use crate::transfer::scene::{Dice, START, Scene, any_session, claim};
 
 async fn take(store: &Store, content: &Value) -> Imported {
     let bytes = serde_json::to_vec(content).unwrap();

@@ -8,7 +8,7 @@ use milepost::store::{Append, MarkQuery, NewMark, NewSession, Store};
 use milepost::transfer::export::{Layout, chat_files, jsonl, markdown, sqlite, tree};
 use serde_json::{Value, json};
 
-use crate::scene::{Dice, Scene, any_session, claim};
+use crate::transfer::scene::{Dice, Scene, any_session, claim};
 
 pub const LAYOUTS: [Layout; 5] = [Layout::Hosted, Layout::Task, Layout::Plan, Layout::Feature, Layout::Graph];
 

@@ -10,7 +10,7 @@ use milepost::{Error, Result};
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::scene::{Dice, Scene, any_session, claim, grow};
+use crate::transfer::scene::{Dice, Scene, any_session, claim, grow};
 
 pub async fn bundle(store: &Store, id: SessionId) -> Vec<u8> {
     let mut out = Vec::new();
@@ -323,7 +323,7 @@ async fn golden_session(scene: &Scene) -> (Store, SessionId) {
 
 #[tokio::test]
 async fn bundles_of_version_1_stay_readable_and_are_still_written_so() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transfer/golden/version-1.milepost");
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/transfer/golden/version-1.milepost");
     let scene = Scene::new(2026);
     let (from, id) = golden_session(&scene).await;
     let written = bundle(&from, id).await;

@@ -2,7 +2,7 @@
 
 use milepost::config::{Diagnostic, limits};
 
-use crate::config::Scene;
+use crate::project::config::Scene;
 
 fn problems(text: &str) -> Vec<Diagnostic> {
     Scene::with(text).loader().check()

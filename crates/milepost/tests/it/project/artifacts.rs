@@ -10,7 +10,7 @@ use milepost::project::{
     check_artifact_name, fill, placeholders,
 };
 
-use crate::support::{START, Scene};
+use crate::project::support::{START, Scene};
 
 fn project(id: &str) -> Owner {
     Owner::Project(ProjectId::new(id).unwrap())

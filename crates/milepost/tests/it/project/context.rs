@@ -5,7 +5,7 @@ use std::path::Path;
 use milepost::model::Timestamp;
 use milepost::project::{Context, ContextFor, ContextLimits, collect, is_stale, refresh};
 
-use crate::support::{START, Scene, commit, git};
+use crate::project::support::{START, Scene, commit, git};
 
 async fn collected(dir: &Path) -> Context {
     collect(dir, &ContextLimits::default(), START).await.unwrap()
