@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 use crate::errors::EXIT_CODES;
@@ -326,15 +325,15 @@ pub struct List {
     #[arg(long)]
     pub by_creation: bool,
     /// At most so many
-    #[arg(long, short = 'n', default_value_t = 20, value_parser = at_least_one())]
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = at_least_one)]
     pub limit: usize,
     /// All of them
     #[arg(long, short = 'a')]
     pub all: bool,
 }
 
-fn at_least_one() -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(1..)
+fn at_least_one(text: &str) -> Result<usize, &'static str> {
+    text.parse().ok().filter(|count| *count > 0).ok_or("give a whole number from 1 on")
 }
 
 /// A status, as it is written.
@@ -365,7 +364,7 @@ pub struct Checkpoints {
     #[arg(long)]
     pub trashed: bool,
     /// At most so many
-    #[arg(long, short = 'n', default_value_t = 50, value_parser = at_least_one())]
+    #[arg(long, short = 'n', default_value_t = 50, value_parser = at_least_one)]
     pub limit: usize,
 }
 
@@ -432,7 +431,7 @@ pub struct Search {
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
     /// At most so many
-    #[arg(long, short = 'n', default_value_t = 20, value_parser = at_least_one())]
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = at_least_one)]
     pub limit: usize,
     /// So many messages before and after each hit
     #[arg(long, short = 'C', default_value_t = 2)]

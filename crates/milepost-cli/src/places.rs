@@ -13,7 +13,15 @@ use crate::out::plain;
 fn path(url: &str) -> Option<PathBuf> {
     let path = url.strip_prefix("sqlite:").or_else(|| url.strip_prefix("file://"))?;
     let path = path.split('?').next().unwrap_or(path);
-    (!path.is_empty()).then(|| PathBuf::from(path))
+    // A name that is written in another way than it is on the disk is left to whoever opens it.
+    (!path.is_empty() && !path.contains('%')).then(|| PathBuf::from(path))
+}
+
+/// The same store, named so that it is found from any directory.
+pub fn absolute(url: &str) -> Result<String> {
+    let Some(path) = url.strip_prefix("sqlite:").filter(|path| !path.is_empty()) else { return Ok(url.to_owned()) };
+    let path = std::path::absolute(path).context("asking for the working directory")?;
+    Ok(path.to_str().map_or_else(|| url.to_owned(), |path| format!("sqlite:{path}")))
 }
 
 /// Sees that a store can be made there: the directory of the default store is made on first use, one that was named must be

@@ -210,7 +210,7 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
     }
     match (&found.how, found.hits.is_empty()) {
         (How::Scan { why, messages }, _) => {
-            app.out.note(format!("{} read, every one: {why}", count(*messages, "message")))
+            app.out.note(format!("{} read, every one: {why}", count(*messages, "message")));
         }
         (How::Index, true) => app.out.note("nothing was found: --substring also looks inside of words"),
         _ => {}

@@ -164,7 +164,10 @@ async fn tail(app: &mut App, session: &str, last: usize, no_follow: bool) -> Res
     for stored in messages {
         put(app, &stored)?;
     }
-    while !no_follow {
+    if no_follow {
+        return Ok(());
+    }
+    loop {
         let Some(happened) = following.next().await? else { break };
         app.out.now = engine.source().now();
         match happened {

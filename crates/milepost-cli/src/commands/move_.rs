@@ -73,7 +73,7 @@ pub async fn push(app: &mut App, args: args::Copy) -> Result<()> {
     let other = app.other_store(&args.url).await?;
     let mut progress = app.progress("pushing entry", 0);
     let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
-    let copied = copy_session(engine.store(), &other, id, Ids::Preserve, &engine.claim(), &mut tell).await?;
+    let copied = Box::pin(copy_session(engine.store(), &other, id, Ids::Preserve, &engine.claim(), &mut tell)).await?;
     progress.end();
     other.close().await.map_err(milepost::Error::from)?;
     done(app, &copied, "pushed")
@@ -87,7 +87,7 @@ pub async fn pull(app: &mut App, args: args::Copy) -> Result<()> {
     let id = there.find(&args.session).await.map_err(misread)?;
     let mut progress = app.progress("pulling entry", 0);
     let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
-    let copied = copy_session(&other, engine.store(), id, Ids::Preserve, &engine.claim(), &mut tell).await?;
+    let copied = Box::pin(copy_session(&other, engine.store(), id, Ids::Preserve, &engine.claim(), &mut tell)).await?;
     progress.end();
     other.close().await.map_err(milepost::Error::from)?;
     done(app, &copied, "pulled")

@@ -17,7 +17,7 @@ use crate::out::{count, plain, short};
 
 /// What was given as KEY=VALUE.
 pub fn sets(texts: &[String]) -> Result<Vec<(milepost::model::delta::StatePath, Value)>> {
-    Ok(texts.iter().map(|text| parse_set(text)).collect::<Result<_, _>>().map_err(misread)?)
+    texts.iter().map(|text| parse_set(text)).collect::<Result<_, _>>().map_err(misread)
 }
 
 /// What sessions are found by.

@@ -17,6 +17,7 @@ use crate::app::App;
 use crate::args::{self, Format};
 use crate::errors::Usage;
 use crate::out::{Table, bytes, count, plain, short};
+use crate::places;
 
 pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
     let id = app.session(&args.session).await?;
@@ -33,7 +34,7 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
             let mut progress = app.progress("exporting entry", 0);
             let mut file = Draft::new(output)?;
             export_bundle(store, id, &mut file.writer, &BundleOptions::default(), &mut |done| {
-                progress.tell(done.entries)
+                progress.tell(done.entries);
             })
             .await?;
             file.keep(output)?
@@ -157,7 +158,7 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
     let imported = match is_bundle {
         true => {
             let file = BufReader::new(File::open(&args.path).context("opening the bundle")?);
-            vec![import_bundle(engine.store(), file, &options, &engine.claim(), &mut tell).await?]
+            vec![Box::pin(import_bundle(engine.store(), file, &options, &engine.claim(), &mut tell)).await?]
         }
         false => older::import_path(engine.store(), &args.path, &options, &engine.claim()).await?,
     };
@@ -217,9 +218,10 @@ fn show_imported(app: &App, imported: &[Imported]) -> Result<()> {
 pub async fn archive(app: &mut App, args: args::Archive) -> Result<()> {
     let id = app.session_to_write(&args.session).await?;
     let engine = app.engine().await?;
-    let other = app.other_store(&args.to).await?;
+    let to = places::absolute(&args.to)?;
+    let other = app.other_store(&to).await?;
     let waiting = app.waiting("archiving");
-    let archived = engine.archive(id, &other, &args.to).await?;
+    let archived = engine.archive(id, &other, &to).await?;
     waiting.end();
     other.close().await.map_err(milepost::Error::from)?;
     if app.out.json {

@@ -149,14 +149,28 @@ async fn a_migration_that_was_interrupted_goes_on_where_it_was() {
     assert_eq!(verified["whole"], serde_json::json!(true));
 }
 
+/// Waits until a process does something of its own about interrupts.
+#[cfg(target_os = "linux")]
+fn wait_until_it_listens(child: &Child) {
+    loop {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        if u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (Signal::INT.as_raw() - 1)) != 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(target_os = "linux")]
 #[test]
 fn waiting_for_input_ends_with_an_interrupt() {
     let place = Place::new();
     let id = place.session("Quiet", &[]);
     let mut command = place.command(["messages", "add", &id]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-    // It waits for its input for as long as it is open; interrupts before it listens end it as well.
-    std::thread::sleep(Duration::from_millis(300));
+    // It waits for its input for as long as that is open.
+    wait_until_it_listens(&child);
     interrupt(&child);
     let stdin = child.stdin.take();
     let ran = Ran::of(child.wait_with_output().unwrap());

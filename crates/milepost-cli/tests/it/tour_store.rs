@@ -73,7 +73,13 @@ pub fn care(tour: &mut Tour<'_>) {
     );
 
     tour.person(&["sessions", "archive", &id, "--to", "sqlite:archive.db"]);
-    tour.person(&["sessions", "list", "--archived"]);
+    // Where it is may be cut short, as the place is what it is.
+    assert!(tour.person_apart(&["sessions", "list", "--archived"]).contains("sqlite:"));
+    // It is found from another directory too.
+    let mut elsewhere = tour.place.command(["sessions", "unarchive", &id]);
+    let back = crate::support::Ran::of(elsewhere.current_dir("/").output().unwrap());
+    assert_eq!(back.code, 0, "{back:?}");
+    tour.place.ok(&["sessions", "archive", &id, "--to", "sqlite:archive-2.db"]);
     tour.person(&["sessions", "unarchive", &id]);
     let archived = tour.program(&["sessions", "archive", &id, "--to", "sqlite:archive.db"]);
     assert_eq!(text(&archived, "/sessionId"), id);
@@ -88,7 +94,8 @@ pub fn settings_and_keys(tour: &mut Tour<'_>) {
     tour.person(&["config", "path"]);
     tour.person(&["config", "check"]);
     assert_eq!(tour.program(&["config", "check"]), json!({ "problems": [] }));
-    tour.person(&["config", "show", "--changed"]);
+    let changed = tour.person_apart(&["config", "show", "--changed"]);
+    assert!(changed.lines().count() == 2 && changed.contains("policy.every_messages  5"), "{changed}");
     tour.person(&["config", "show", "encryption"]);
     tour.person(&["config", "show", "nothing"]);
     let shown = tour.program(&["config", "show", "every_messages"]);

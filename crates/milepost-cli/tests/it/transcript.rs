@@ -18,6 +18,7 @@ pattern!(ID, r"(ses|ckp|tml)_[0-9a-hjkmnp-tv-z]{26}\b");
 pattern!(SHORT, r"\b[0-9a-hjkmnp-tv-z]{8}\b");
 pattern!(TIME, r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z");
 pattern!(DAY, r"\b20\d\d-\d\d-\d\d\b( \d\d:\d\d:\d\d UTC)?");
+pattern!(LONG, r"\b\d+:\d\d:\d\d\b");
 pattern!(AGO, r"\bjust now\b|\b\d+ (second|minute)s? ago\b");
 pattern!(SIZE, r"\b\d+(\.\d+)? ([KMG]iB|B)\b");
 pattern!(HOLDER, r"milepost on \S+ \(process [^)]*\)");
@@ -84,6 +85,7 @@ impl<'a> Transcript<'a> {
         let text = HOLDER.replace_all(&text, "[holder]");
         let text = TIME.replace_all(&text, "[time]");
         let text = DAY.replace_all(&text, "[day]");
+        let text = LONG.replace_all(&text, "[duration]");
         let text = AGO.replace_all(&text, "[ago]");
         let text = SIZE.replace_all(&text, "[size]");
         let text = self.number_ids(&text);
