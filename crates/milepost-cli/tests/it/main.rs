@@ -6,6 +6,7 @@
 mod bad_input;
 mod bad_stores;
 mod crash;
+mod flags;
 mod support;
 mod terminal;
 mod tour;
