@@ -105,7 +105,7 @@ impl Planned {
         self.plan.messages(&self.messages)
     }
 
-    fn ask(&self, summarizer: &dyn Summarizer) -> Result<String> {
+    pub(crate) fn ask(&self, summarizer: &dyn Summarizer) -> Result<String> {
         summarizer
             .summarize(self.plan.old.as_ref(), self.going(), &self.plan.pinned)
             .map_err(|error| Error::refused("compacting", error.to_string(), "the conversation stays as it is"))
@@ -198,7 +198,7 @@ impl Session {
             return Err(Error::refused("compacting", "the session was compacted in the meantime", "plan it again"));
         }
         let mut answered = Value::String(answer.to_owned());
-        let found = self.engine().redaction().value(&mut answered);
+        let found = self.redaction().value(&mut answered);
         self.keep_secrets(found).await?;
         let mut chapter = planned.accept(answered.as_str().unwrap_or_default())?;
         chapter.summary.version = planned.version + 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use milepost_context::redact::Rules;
 use milepost_context::request::AgentDescription;
-use milepost_model::{Policy, SessionId, SessionPatch, Source, Status, Trigger};
+use milepost_model::{Policy, PolicyPatch, SessionId, SessionPatch, Source, Status, Trigger};
 use milepost_store::{Append, Changes, Claim, NewMark, SessionPage, SessionQuery, Store};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -41,6 +41,8 @@ pub struct EngineOptions {
     pub summaries: Summaries,
     /// Kinds of agents beside those that Milepost brings along.
     pub agents: BTreeMap<String, AgentDescription>,
+    /// Where the policies of kinds of agents differ.
+    pub agent_policies: BTreeMap<String, PolicyPatch>,
 }
 
 impl Default for EngineOptions {
@@ -55,6 +57,7 @@ impl Default for EngineOptions {
             last_messages: 50,
             summaries: Summaries::default(),
             agents: BTreeMap::new(),
+            agent_policies: BTreeMap::new(),
         }
     }
 }
@@ -75,6 +78,7 @@ struct Inner {
     last_messages: usize,
     summaries: Summaries,
     agents: BTreeMap<String, AgentDescription>,
+    agent_policies: BTreeMap<String, PolicyPatch>,
     notices: broadcast::Sender<Notice>,
     counts: Counts,
 }
@@ -94,8 +98,7 @@ impl Milepost {
     /// Works on a store that is open already.
     pub async fn on(store: Store, options: EngineOptions) -> Result<Self> {
         let (notices, _) = broadcast::channel(WAITING_NOTICES);
-        let rules = options.redaction.map(|rules| rules.keys(&options.policy.exclude_keys));
-        let redaction = Redaction::new(rules, options.vault, &store).await?;
+        let redaction = Redaction::new(options.redaction, &options.policy.exclude_keys, options.vault, &store).await?;
         Ok(Self {
             inner: Arc::new(Inner {
                 store,
@@ -106,6 +109,7 @@ impl Milepost {
                 last_messages: options.last_messages,
                 summaries: options.summaries,
                 agents: options.agents,
+                agent_policies: options.agent_policies,
                 notices,
                 counts: Counts::default(),
             }),
@@ -141,6 +145,28 @@ impl Milepost {
 
     pub(crate) fn summaries(&self) -> &Summaries {
         &self.inner.summaries
+    }
+
+    /// The policy of a session: the engine's, its kind of agent's, its own.
+    pub fn policy_of(&self, session: &milepost_model::Session) -> Result<Policy> {
+        let mut policy = self.policy().clone();
+        if let Some(patch) = session.agent.as_ref().and_then(|kind| self.inner.agent_policies.get(kind)) {
+            policy = policy.with(patch);
+        }
+        match session.extra.get(crate::session::POLICY_KEY) {
+            Some(own) => Ok(policy.with(&crate::config::policy_patch(own)?)),
+            None => Ok(policy),
+        }
+    }
+
+    /// Does something with a session and gives it back, also when it fails.
+    async fn briefly<T>(&self, id: SessionId, work: impl AsyncFnOnce(&Session) -> Result<T>) -> Result<T> {
+        let session = self.hold(id).await?;
+        let outcome = work(&session).await;
+        let released = session.release().await;
+        let value = outcome?;
+        released?;
+        Ok(value)
     }
 
     /// A kind of agent: one of the user's own, or one that Milepost brings along.
@@ -181,16 +207,16 @@ impl Milepost {
     /// Begins a session and holds it. Its first checkpoint is taken at once.
     pub async fn create(&self, new: NewSession) -> Result<Session> {
         let NewSession { id, mut patch, mut state, policy } = new;
-        self.redaction().patch(&mut patch);
         if let Some(policy) = &policy {
             // A session with a policy that cannot be used could never be held again.
             crate::config::policy_patch(policy)?;
             patch.0.insert(crate::session::POLICY_KEY.to_owned(), policy.clone());
         }
-        let found = self.redaction().state(&mut state);
+        self.redaction().patch(&mut patch);
         let new = milepost_store::NewSession { id, patch };
         let writer = self.store().create(new, &self.claim()).await?;
         let session = Session::hold(self.clone(), writer, None).await?;
+        let found = session.redaction().state(&mut state);
         session.keep_secrets(found).await?;
         let mut append = Append::new();
         if state != milepost_model::State::default() {
@@ -200,45 +226,58 @@ impl Milepost {
         Ok(session)
     }
 
-    /// The session of a project, feature, task, stage and kind of agent that is still open, or a new one. Whoever
-    /// asks at the same time gets the same session.
+    /// The session of exactly this project, feature, task, stage and kind of agent that is still open, or a new one.
+    /// Whoever asks at the same time gets the same session.
     pub async fn get_or_create(&self, key: &SessionKey) -> Result<Session> {
-        let found = self.store().sessions(&SessionQuery { limit: Some(1), ..key.query() }).await?;
-        if let Some(session) = found.sessions.first() {
+        if *key == SessionKey::default() {
+            return Err(Error::refused(
+                "getting a session",
+                "nothing was said of what it is about",
+                "name a project, a feature, a task, a stage or a kind of agent",
+            ));
+        }
+        let found = self.every_session(&key.query()).await?;
+        if let Some(session) = found.iter().find(|session| key.is_of(session)) {
             return self.go_on(session.id).await;
         }
-        // Two may find nothing at the same moment: the one whose record is first makes the session.
+        // Several may find nothing at the same moment: a record says which session it is to be.
+        const TRIES: usize = 16;
         let name = key.name();
-        let id: SessionId = self.source().id();
-        match self.store().put_record(KEY_RECORD, &name, None, None, id.to_string().as_bytes()).await {
-            Ok(_) => self.create(NewSession { id: Some(id), patch: key.patch(), ..NewSession::default() }).await,
-            Err(milepost_store::Error::Conflict(_)) => self.second(key, &name).await,
+        for _ in 0..TRIES {
+            let record = self.store().record(KEY_RECORD, &name).await?;
+            let noted = record.as_ref().and_then(|record| std::str::from_utf8(&record.value).ok()?.parse().ok());
+            match noted {
+                Some(id) if !self.is_over(id, key).await? => return self.make_or_go_on(id, key).await,
+                _ => {}
+            }
+            let id: SessionId = self.source().id();
+            let version = record.map(|record| record.version);
+            match self.store().put_record(KEY_RECORD, &name, version, None, id.to_string().as_bytes()).await {
+                Ok(_) => return self.make_or_go_on(id, key).await,
+                // Someone else was first: it is theirs.
+                Err(milepost_store::Error::Conflict(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::refused("getting a session", "many others are making it at this moment", "try again"))
+    }
+
+    /// Whether a session that was noted for a key is one to go on with no more. One that is not there yet is about to begin.
+    async fn is_over(&self, id: SessionId, key: &SessionKey) -> Result<bool> {
+        match self.store().session(id).await {
+            Ok(session) => Ok(session.trashed.is_some() || !is_open(session.status) || !key.is_of(&session)),
+            Err(milepost_store::Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Someone made a session of this key before: it is open, closed by now, or about to begin.
-    async fn second(&self, key: &SessionKey, name: &str) -> Result<Session> {
-        let Some(record) = self.store().record(KEY_RECORD, name).await? else {
-            return Err(Error::refused(
-                "getting a session",
-                "another process is making it at this moment",
-                "try again",
-            ));
-        };
-        let noted = std::str::from_utf8(&record.value).ok().and_then(|text| text.parse::<SessionId>().ok());
-        if let Some(id) = noted
-            && let Ok(session) = self.store().session(id).await
-            && session.trashed.is_none()
-            && is_open(session.status)
-            && key.fits(&session)
-        {
-            return self.go_on(id).await;
+    async fn make_or_go_on(&self, id: SessionId, key: &SessionKey) -> Result<Session> {
+        match self.create(NewSession { id: Some(id), patch: key.patch(), ..NewSession::default() }).await {
+            Err(Error::Store(milepost_store::Error::Conflict(milepost_store::Conflict::Exists { .. }))) => {
+                self.go_on(id).await
+            }
+            other => other,
         }
-        let id: SessionId = self.source().id();
-        let text = id.to_string();
-        self.store().put_record(KEY_RECORD, name, Some(record.version), None, text.as_bytes()).await?;
-        self.create(NewSession { id: Some(id), patch: key.patch(), ..NewSession::default() }).await
     }
 
     async fn go_on(&self, id: SessionId) -> Result<Session> {
@@ -299,35 +338,23 @@ impl Milepost {
     }
 
     /// Changes what a list shows of a session: title, tags, project and the like.
-    pub async fn patch(&self, id: SessionId, mut patch: SessionPatch) -> Result<()> {
-        self.redaction().patch(&mut patch);
-        let writer = self.store().write(id, &self.claim()).await?;
-        writer.append(Append::new().patch(patch)).await?;
-        Ok(writer.release().await?)
+    pub async fn patch(&self, id: SessionId, patch: SessionPatch) -> Result<()> {
+        self.briefly(id, async |session| session.patch(patch).await).await
     }
 
     /// Pauses a session that nobody holds: a checkpoint, and the status `paused`.
     pub async fn pause(&self, id: SessionId, why: Option<&str>) -> Result<milepost_model::CheckpointId> {
-        let session = self.hold(id).await?;
-        let checkpoint = session.pause(why).await?;
-        session.release().await?;
-        Ok(checkpoint)
+        self.briefly(id, async |session| session.pause(why).await).await
     }
 
     /// Completes a session that nobody holds.
     pub async fn complete(&self, id: SessionId) -> Result<milepost_model::CheckpointId> {
-        let session = self.hold(id).await?;
-        let checkpoint = session.complete().await?;
-        session.release().await?;
-        Ok(checkpoint)
+        self.briefly(id, async |session| session.complete().await).await
     }
 
     /// Takes a checkpoint of a session that nobody holds.
     pub async fn checkpoint(&self, id: SessionId, mark: NewMark) -> Result<milepost_model::CheckpointId> {
-        let session = self.hold(id).await?;
-        let checkpoint = session.checkpoint(mark).await?;
-        session.release().await?;
-        Ok(checkpoint)
+        self.briefly(id, async |session| session.checkpoint(mark).await).await
     }
 
     /// Begins a session that shares everything up to a checkpoint of another. Nothing is copied.
@@ -408,9 +435,10 @@ impl SessionKey {
         given.fold(SessionPatch::new(), |patch, (key, text)| patch.with(key, Value::String(text.clone())))
     }
 
-    fn fits(&self, session: &milepost_model::Session) -> bool {
+    /// Whether a session is of this key: what is not given must not be there.
+    fn is_of(&self, session: &milepost_model::Session) -> bool {
         let has = [&session.project, &session.agent, &session.feature, &session.task, &session.stage];
-        self.parts().into_iter().zip(has).all(|((_, wanted), has)| wanted.is_none() || wanted == has)
+        self.parts().into_iter().zip(has).all(|((_, wanted), has)| wanted == has)
     }
 
     /// The same for the same key, and nothing that tells what it is.
@@ -449,6 +477,7 @@ impl EngineOptions {
             last_messages: usize::try_from(settings.budget.last_messages).unwrap_or(usize::MAX),
             summaries: settings.summaries.clone(),
             agents: settings.agents.iter().map(|(kind, agent)| (kind.clone(), described(kind, agent))).collect(),
+            agent_policies: settings.agents.iter().map(|(kind, agent)| (kind.clone(), agent.policy.clone())).collect(),
             ..Self::default()
         })
     }

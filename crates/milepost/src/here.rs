@@ -45,6 +45,17 @@ impl Session {
         Ok(true)
     }
 
+    /// Collects anew what was collected before, when the directory is still there and has changed. That it cannot be done
+    /// is no reason not to go on.
+    pub(crate) async fn refresh_context(&self) {
+        let Ok(Some(_)) = self.engine().store().record(COLLECTED, &self.id().to_string()).await else { return };
+        let Ok(state) = self.state().await else { return };
+        let directory = state.pointer("/context/workingDirectory").and_then(Value::as_str);
+        if let Some(directory) = directory.map(Path::new).filter(|directory| directory.is_dir()) {
+            let _ = self.collect_context(directory).await;
+        }
+    }
+
     /// The fields of `context_{sessionId}.json`, each in its place; what else the context holds stays.
     async fn context_values(&self, context: &Context, dir: &Path) -> Vec<(StatePath, Value)> {
         let info = self.info().await;

@@ -34,23 +34,25 @@ impl Milepost {
     /// Puts checkpoints that the retention does not keep into the trash.
     pub async fn prune(&self, id: SessionId, keep: &Retention) -> Result<Pruned> {
         let writer = self.store().write(id, &self.claim()).await?;
-        let pruned = writer.prune(keep).await?;
+        let pruned = writer.prune(keep).await;
         writer.release().await?;
-        Ok(pruned)
+        Ok(pruned?)
     }
 
     /// Puts one checkpoint into the trash.
     pub async fn trash_checkpoint(&self, id: SessionId, checkpoint: CheckpointId) -> Result<()> {
         let writer = self.store().write(id, &self.claim()).await?;
-        writer.trash_mark(checkpoint).await?;
-        Ok(writer.release().await?)
+        let done = writer.trash_mark(checkpoint).await;
+        writer.release().await?;
+        Ok(done?)
     }
 
     /// Takes one checkpoint out of the trash.
     pub async fn untrash_checkpoint(&self, id: SessionId, checkpoint: CheckpointId) -> Result<()> {
         let writer = self.store().write(id, &self.claim()).await?;
-        writer.untrash_mark(checkpoint).await?;
-        Ok(writer.release().await?)
+        let done = writer.untrash_mark(checkpoint).await;
+        writer.release().await?;
+        Ok(done?)
     }
 
     /// Removes a session for good, with its artifacts and its log.
@@ -67,8 +69,7 @@ impl Milepost {
 
     /// Moves a session to another store. It is removed here only after the copy there was verified.
     pub async fn archive(&self, id: SessionId, to: &Store, url: &str) -> Result<Archived> {
-        let has_password = |(_, rest): (&str, &str)| rest.split_once('@').is_some_and(|(user, _)| user.contains(':'));
-        if url.split_once("://").is_some_and(has_password) {
+        if has_password(url) {
             return Err(Error::refused(
                 format!("archiving session {id}"),
                 "the URL of the archive may hold a password, and it is kept with the session",
@@ -83,8 +84,16 @@ impl Milepost {
                 "archive those first, or delete it with --keep-branches",
             ));
         }
+        if self.is_same(to).await? {
+            return Err(Error::refused(
+                format!("archiving session {id}"),
+                "the archive is the store that it is in",
+                "name another store",
+            ));
+        }
         // Nobody may write to it between the copy and the removal.
         let writer = self.store().write(id, &self.claim()).await?;
+        let end = self.end_of(id).await?;
         Box::pin(copy_session(self.store(), to, id, Ids::Preserve, &self.claim(), &mut |_| ())).await?;
         let verified = to.verify_session(id).await?;
         if !verified.is_whole() {
@@ -106,9 +115,30 @@ impl Milepost {
         let key = id.to_string();
         let known = self.store().record(ARCHIVED, &key).await?.map(|record| record.version);
         self.store().put_record(ARCHIVED, &key, known, None, &value).await?;
-        writer.release().await?;
-        self.store().delete(id, DeleteMode::Refuse, &self.claim(), false).await?;
+        // Taking it over fences this writer and any other; whoever took it from this one may have added to it.
+        let claim = self.claim().take_over();
+        drop(self.store().write(id, &claim).await?);
+        if self.end_of(id).await? != end {
+            return Err(Error::refused(
+                format!("archiving session {id}"),
+                "someone took it over and added to it meanwhile",
+                "archive it again; it is still here",
+            ));
+        }
+        drop(writer);
+        self.store().delete(id, DeleteMode::Refuse, &claim, false).await?;
         Ok(archived)
+    }
+
+    /// Whether another store is this one under whatever name: what is noted in one is then seen in the other.
+    async fn is_same(&self, other: &Store) -> Result<bool> {
+        let (kind, key) = ("probe", self.source().id::<milepost_model::OwnerId>().to_string());
+        self.store().put_record(kind, &key, None, None, b"").await?;
+        let seen = other.record(kind, &key).await;
+        if let Some(record) = self.store().record(kind, &key).await? {
+            self.store().delete_record(kind, &key, record.version).await?;
+        }
+        Ok(seen?.is_some())
     }
 
     /// Sessions that were archived.
@@ -142,6 +172,13 @@ impl Milepost {
         }
         Ok(())
     }
+}
+
+/// Whether a URL holds a password: before its host, or among its parameters.
+fn has_password(url: &str) -> bool {
+    let Some((_, rest)) = url.split_once("://") else { return false };
+    let before_host = rest.split_once('@').is_some_and(|(user, _)| user.contains(':'));
+    before_host || rest.to_lowercase().contains("password=") || rest.to_lowercase().contains("secret")
 }
 
 fn parse(value: &[u8], key: &str) -> Result<Archived> {

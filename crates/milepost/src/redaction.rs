@@ -3,12 +3,12 @@
 //! Redaction happens before anything is hashed or written. With a vault (an encrypted workspace only) the secrets
 //! themselves are kept as sealed records under the ids that their tokens name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use milepost_context::redact::{Found, Redactor, Rules, VaultKey, restore};
-use milepost_model::{Message, SessionPatch, State};
-use milepost_store::Store;
+use milepost_model::{Message, Resumable, SessionPatch, State};
+use milepost_store::{NewMark, Store};
 use serde_json::Value;
 
 use crate::engine::Milepost;
@@ -35,11 +35,39 @@ struct Lazy {
 }
 
 impl Redaction {
-    /// By rules; none for no redaction at all.
-    pub async fn new(rules: Option<Rules>, vault: bool, store: &Store) -> Result<Self> {
-        let Some(rules) = rules else { return Ok(Self::default()) };
+    /// By rules; without any, only what stands under the named keys is taken out.
+    pub async fn new(rules: Option<Rules>, keys: &BTreeSet<String>, vault: bool, store: &Store) -> Result<Self> {
+        let rules = rules.unwrap_or_else(Rules::none).keys(keys);
         let rules = if vault { rules.vault(vault_key(store).await?) } else { rules };
         Ok(Self { lazy: Some(Arc::new(Lazy { rules, redactor: OnceLock::new() })) })
+    }
+
+    /// The same with further named keys.
+    pub fn with_keys<'a>(&self, keys: impl IntoIterator<Item = &'a String>) -> Self {
+        let keys: Vec<&String> = keys.into_iter().collect();
+        match &self.lazy {
+            Some(lazy) if !keys.is_empty() => {
+                let rules = lazy.rules.clone().keys(keys);
+                Self { lazy: Some(Arc::new(Lazy { rules, redactor: OnceLock::new() })) }
+            }
+            _ => self.clone(),
+        }
+    }
+
+    /// Every text of a checkpoint. Nothing of it is kept in a vault.
+    pub fn mark(&self, mark: NewMark) -> NewMark {
+        let mut extra = Value::Object(mark.extra);
+        self.value(&mut extra);
+        NewMark {
+            label: mark.label.map(|label| self.text(&label)),
+            description: mark.description.map(|text| self.text(&text)),
+            resumable: match mark.resumable {
+                Resumable::No(why) => Resumable::No(self.text(&why)),
+                Resumable::Yes => Resumable::Yes,
+            },
+            extra: extra.as_object().cloned().unwrap_or_default(),
+            ..mark
+        }
     }
 
     fn redactor(&self) -> Option<&Redactor> {

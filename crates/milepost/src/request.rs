@@ -76,7 +76,13 @@ impl Session {
         if size <= self.engine().budget_tokens() {
             return Ok(None);
         }
-        self.compact(how, summarizer).await.map(Some)
+        let planned = match self.engine().plan_compaction(self.id(), how).await {
+            Ok(planned) => planned,
+            Err(Error::Refused { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let answer = planned.ask(summarizer)?;
+        self.commit_compaction(&planned, &answer).await.map(Some)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use milepost_model::delta::StatePath;
 use milepost_model::{Seq, SessionId, State, Status, Timestamp};
-use milepost_store::{Claim, Mark, MarkQuery, Skipped};
+use milepost_store::{Claim, Mark, MarkQuery, MessageQuery, Skipped};
 use serde_json::Value;
 
 use crate::engine::Milepost;
@@ -24,6 +24,8 @@ pub struct Resume {
     pub take_over: bool,
     /// Go on with a session that was completed.
     pub reopen: bool,
+    /// Give the state with its secrets from the vault. What is stored stays redacted.
+    pub reveal: bool,
 }
 
 impl Resume {
@@ -54,6 +56,8 @@ pub struct Resumed {
     pub from: Option<Mark>,
     /// Newer checkpoints that are damaged and were passed over.
     pub skipped: Vec<Skipped>,
+    /// What else is damaged and was left behind or cannot be read, in words.
+    pub damaged: Vec<String>,
     /// The head was moved: what came after the checkpoint is on the old timeline.
     pub moved: bool,
     /// The state it goes on with.
@@ -86,6 +90,8 @@ impl Milepost {
         }
         let start = self.source().now();
         let chosen = self.choose(id, &how.point).await?;
+        // What is to be set is tried before anything is changed.
+        let changed = if how.set.is_empty() { None } else { Some(self.changed(id, &chosen, &how.set).await?) };
         let claim: Claim = if how.take_over { self.claim().take_over() } else { self.claim() };
         let writer = self.store().write(id, &claim).await?;
         let session = Session::hold(self.clone(), writer, how.policy.as_ref()).await?;
@@ -96,20 +102,22 @@ impl Milepost {
             }
             _ => false,
         };
-        session.note_resumed(chosen.mark.as_ref().map(|mark| mark.checkpoint.id), &how.set).await?;
-        if !how.set.is_empty() {
-            session.set(&how.set).await?;
-        }
-        let state = session.state().await?;
+        session.note_resumed(chosen.mark.as_ref().map(|mark| mark.checkpoint.id), &how.set, changed).await?;
+        session.refresh_context().await;
+        let mut state = session.state().await?;
         if let Some(mark) = &chosen.mark {
             let whole = chosen.skipped.is_empty();
             self.notify(restored(mark, &state, whole, start, self.source().now()));
+        }
+        if how.reveal {
+            state = self.reveal(state.into_value()).await?.try_into().map_err(milepost_store::Error::from)?;
         }
         let messages = session.info().await.messages();
         Ok(Resumed {
             session,
             from: chosen.mark,
             skipped: chosen.skipped,
+            damaged: chosen.damaged,
             moved,
             state,
             status: before.status,
@@ -124,6 +132,19 @@ impl Milepost {
         Ok((chosen.mark, chosen.skipped))
     }
 
+    /// The state that a session goes on with, with values set.
+    async fn changed(&self, id: SessionId, chosen: &Chosen, set: &[(StatePath, Value)]) -> Result<State> {
+        let mut state = match &chosen.mark {
+            Some(mark) if chosen.restore => self.store().state_at(mark.at).await?,
+            _ => self.store().state(id).await?,
+        }
+        .into_value();
+        for (path, value) in set {
+            crate::point::set(&mut state, path, value.clone())?;
+        }
+        Ok(state.try_into().map_err(milepost_store::Error::from)?)
+    }
+
     async fn choose(&self, id: SessionId, point: &Point) -> Result<Chosen> {
         if *point == Point::Latest {
             return self.choose_latest(id).await;
@@ -135,10 +156,34 @@ impl Milepost {
         // It must be whole, and is where the session goes on unless nothing but itself is there.
         let loaded = self.store().load(mark.checkpoint.id).await?;
         let head = self.store().session(id).await?.head;
-        let after = self.store().entries(id, mark.at.seq.next(), Seq(u64::MAX)).await.unwrap_or_default();
-        let is_end =
-            head == mark.at.timeline && after.iter().all(|entry| entry.kind == milepost_model::EntryKind::Event);
-        Ok(Chosen { mark: Some(loaded.mark), skipped: Vec::new(), restore: !is_end })
+        let (after, mut damaged) = self.after(id, &mark).await?;
+        let is_end = head == mark.at.timeline && damaged.is_empty() && after == 0;
+        damaged.extend(self.unreadable(&mark).await?);
+        Ok(Chosen { mark: Some(loaded.mark), skipped: Vec::new(), damaged, restore: !is_end })
+    }
+
+    /// How many messages and state changes came after a checkpoint, and what of them is damaged.
+    async fn after(&self, id: SessionId, mark: &Mark) -> Result<(usize, Vec<String>)> {
+        match self.store().entries(id, mark.at.seq.next(), Seq(u64::MAX)).await {
+            Ok(entries) => {
+                let counts = |entry: &&milepost_model::Entry| entry.kind != milepost_model::EntryKind::Event;
+                Ok((entries.iter().filter(counts).count(), Vec::new()))
+            }
+            Err(error) if error.is_damage() => {
+                Ok((0, vec![format!("after checkpoint {}: {error}", mark.checkpoint.id)]))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What is damaged of the messages that a model would be given.
+    async fn unreadable(&self, mark: &Mark) -> Result<Option<String>> {
+        let last = MessageQuery { last: Some(self.last_messages()), ..MessageQuery::default() };
+        match self.store().messages_at(mark.at, &last).await {
+            Ok(_) => Ok(None),
+            Err(error) if error.is_damage() => Ok(Some(format!("before checkpoint {}: {error}", mark.checkpoint.id))),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn choose_latest(&self, id: SessionId) -> Result<Chosen> {
@@ -146,19 +191,21 @@ impl Milepost {
         match self.store().load_latest(id, &query).await {
             Ok(loaded) => {
                 // The end can be gone on from only if it can be read.
-                let restore = !loaded.skipped.is_empty()
-                    || match self.store().state(id).await {
-                        Ok(_) => false,
-                        Err(error) if error.is_damage() => true,
-                        Err(error) => return Err(error.into()),
-                    };
-                Ok(Chosen { mark: Some(loaded.mark), skipped: loaded.skipped, restore })
+                let (_, mut damaged) = self.after(id, &loaded.mark).await?;
+                let restore = !loaded.skipped.is_empty() || !damaged.is_empty();
+                damaged.extend(self.unreadable(&loaded.mark).await?);
+                Ok(Chosen { mark: Some(loaded.mark), skipped: loaded.skipped, damaged, restore })
             }
             // Without a checkpoint the log itself is enough.
             Err(milepost_store::Error::NotFound { .. }) => {
                 self.store().state(id).await?;
-                Ok(Chosen { mark: None, skipped: Vec::new(), restore: false })
+                Ok(Chosen { mark: None, skipped: Vec::new(), damaged: Vec::new(), restore: false })
             }
+            Err(error) if error.is_damage() => Err(Error::refused(
+                format!("resuming session {id}"),
+                error.to_string(),
+                "no checkpoint is left to go on from: begin a new session, with what `messages list` or `verify` still shows",
+            )),
             Err(error) => Err(error.into()),
         }
     }
@@ -167,5 +214,6 @@ impl Milepost {
 struct Chosen {
     mark: Option<Mark>,
     skipped: Vec<Skipped>,
+    damaged: Vec<String>,
     restore: bool,
 }

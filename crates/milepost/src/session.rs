@@ -1,6 +1,8 @@
 //! A session that is held: append to it, change its state, take checkpoints, end it.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 
 use milepost_model::delta::StatePath;
 use milepost_model::{
@@ -15,8 +17,10 @@ use crate::engine::{Milepost, is_asked_for};
 use crate::error::{Error, Result};
 use crate::notice::Notice;
 use crate::point::Point;
-use crate::redaction::Secret;
+use crate::redaction::{Redaction, Secret};
 
+/// So many checkpoints may wait to be taken.
+pub(crate) const MAX_OWED: usize = 64;
 /// Where a session keeps the part of the policy that is its own.
 pub(crate) const POLICY_KEY: &str = "policy";
 /// Events by which the engine says what it did.
@@ -52,6 +56,7 @@ struct Inner {
     engine: Milepost,
     writer: SessionWriter,
     policy: Policy,
+    redaction: Redaction,
     run: Mutex<Run>,
     /// Held while a checkpoint is taken on the side: whoever is about to have an effect waits for it.
     saving: Arc<AsyncMutex<()>>,
@@ -64,8 +69,8 @@ struct Run {
     messages: u64,
     /// When the last checkpoint was taken.
     marked: Timestamp,
-    /// Checkpoints that could not be taken and are still owed.
-    owed: Option<NewMark>,
+    /// Checkpoints that could not be taken yet, oldest first: the first goes with what is appended next.
+    owed: VecDeque<NewMark>,
     /// Checkpoints since retention last looked.
     unpruned: u32,
 }
@@ -88,18 +93,21 @@ pub struct Appended {
 impl Session {
     pub(crate) async fn hold(engine: Milepost, writer: SessionWriter, run: Option<&Value>) -> Result<Self> {
         let info = writer.session().await;
-        let mut policy = engine.policy().clone();
-        for level in [info.extra.get(POLICY_KEY), run].into_iter().flatten() {
-            policy = policy.with(&crate::config::policy_patch(level)?);
+        let mut policy = engine.policy_of(&info)?;
+        if let Some(run) = run {
+            policy = policy.with(&crate::config::policy_patch(run)?);
         }
+        let redaction = engine.redaction().with_keys(policy.exclude_keys.difference(&engine.policy().exclude_keys));
         let marks = milepost_store::MarkQuery { limit: Some(1), ..Default::default() };
         let newest = engine.store().marks(info.id, &marks).await?.pop();
         let run = Run {
             messages: info.messages().saturating_sub(newest.as_ref().map_or(0, |mark| mark.checkpoint.messages())),
             marked: newest.map_or(info.created, |mark| mark.time),
-            ..Run::default()
+            // The count goes on over processes, however short each lives.
+            unpruned: (info.checkpoints % u64::from(policy.retention.prune_every_nodes.max(1))) as u32,
+            owed: VecDeque::new(),
         };
-        let inner = Inner { engine, writer, policy, run: Mutex::new(run), saving: Arc::default() };
+        let inner = Inner { engine, writer, policy, redaction, run: Mutex::new(run), saving: Arc::default() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -116,6 +124,11 @@ impl Session {
     /// The policy in force: the engine's, the session's own, this run's.
     pub fn policy(&self) -> &Policy {
         &self.inner.policy
+    }
+
+    /// What never reaches the store of this session in clear.
+    pub(crate) fn redaction(&self) -> &Redaction {
+        &self.inner.redaction
     }
 
     pub(crate) fn writer(&self) -> &SessionWriter {
@@ -151,7 +164,7 @@ impl Session {
         let mut append = Append::new();
         let mut found = Vec::new();
         for mut message in messages {
-            found.extend(self.engine().redaction().message(&mut message));
+            found.extend(self.redaction().message(&mut message));
             append = append.message(message);
         }
         self.keep_secrets(found).await?;
@@ -162,7 +175,7 @@ impl Session {
 
     /// Puts a new state in place of the old one. What changed is found out, and only that is stored.
     pub async fn set_state(&self, mut state: State) -> Result<Appended> {
-        let found = self.engine().redaction().state(&mut state);
+        let found = self.redaction().state(&mut state);
         self.keep_secrets(found).await?;
         let due = self.due(0);
         self.store(Append::new().state(state), due).await
@@ -173,7 +186,7 @@ impl Session {
         let before = self.state().await?;
         let mut state = before.clone();
         change(&mut state);
-        let found = self.engine().redaction().state(&mut state);
+        let found = self.redaction().state(&mut state);
         self.keep_secrets(found).await?;
         let is_large = changed_keys(before.as_value(), state.as_value()) > self.policy().smart.changed_keys as usize;
         let due = match self.due(0) {
@@ -203,7 +216,7 @@ impl Session {
     /// Records something that happened.
     pub async fn event(&self, mut event: Event) -> Result<Appended> {
         let mut data = Value::Object(std::mem::take(&mut event.data));
-        let found = self.engine().redaction().value(&mut data);
+        let found = self.redaction().value(&mut data);
         self.keep_secrets(found).await?;
         if let Value::Object(data) = data {
             event.data = data;
@@ -233,6 +246,7 @@ impl Session {
         if !self.policy().takes(&mark.trigger) {
             return None;
         }
+        let mark = self.redaction().mark(mark);
         if self.policy().asynchronous && !is_asked_for(&mark.trigger) {
             self.save_on_the_side(mark);
             return None;
@@ -245,8 +259,8 @@ impl Session {
     pub async fn barrier(&self) {
         drop(self.inner.saving.lock().await);
         // What could not be saved on the side is tried once more.
-        let owed = self.run().owed.take();
-        if let Some(mark) = owed {
+        let owed: Vec<NewMark> = self.run().owed.drain(..).collect();
+        for mark in owed {
             self.try_mark(mark).await;
         }
     }
@@ -254,13 +268,13 @@ impl Session {
     /// Pauses: a checkpoint, and the status `paused`.
     pub async fn pause(&self, why: Option<&str>) -> Result<CheckpointId> {
         let mut mark = NewMark::new(Trigger::Pause);
-        mark.description = why.map(|why| self.engine().redaction().text(why));
+        mark.description = why.map(|why| self.redaction().text(why));
         self.end_with(SessionPatch::new().status(Status::Paused), mark).await
     }
 
     /// Waits for someone or something: a checkpoint, and the status `waiting`.
     pub async fn wait(&self, what: &str) -> Result<CheckpointId> {
-        let mark = NewMark::new(Trigger::UserCheckpoint).description(self.engine().redaction().text(what));
+        let mark = NewMark::new(Trigger::UserCheckpoint).description(self.redaction().text(what));
         self.end_with(SessionPatch::new().status(Status::Waiting), mark).await
     }
 
@@ -278,7 +292,7 @@ impl Session {
 
     /// Fails: a checkpoint, the status `failed`, and why.
     pub async fn fail(&self, error: &str) -> Result<CheckpointId> {
-        let error = self.engine().redaction().text(error);
+        let error = self.redaction().text(error);
         let mark = NewMark::new(Trigger::Error).description(error.clone());
         self.end_with(SessionPatch::new().status(Status::Failed).error(error), mark).await
     }
@@ -286,7 +300,7 @@ impl Session {
     /// Cancels: a checkpoint, and the status `cancelled`.
     pub async fn cancel(&self, why: Option<&str>) -> Result<CheckpointId> {
         let mut mark = NewMark::new(Trigger::Final);
-        mark.description = why.map(|why| self.engine().redaction().text(why));
+        mark.description = why.map(|why| self.redaction().text(why));
         self.end_with(SessionPatch::new().status(Status::Cancelled), mark).await
     }
 
@@ -297,7 +311,7 @@ impl Session {
 
     /// Changes what a list shows of it.
     pub async fn patch(&self, mut patch: SessionPatch) -> Result<()> {
-        self.engine().redaction().patch(&mut patch);
+        self.redaction().patch(&mut patch);
         self.writer().append(Append::new().patch(patch)).await?;
         Ok(())
     }
@@ -310,7 +324,8 @@ impl Session {
         self.restore_to(mark.at).await?;
         {
             let mut run = self.run();
-            (run.messages, run.marked, run.owed) = (0, mark.time, None);
+            (run.messages, run.marked) = (0, mark.time);
+            run.owed.clear();
         }
         let state = self.state().await?;
         self.engine().notify(restored(&mark, &state, true, start, self.now()));
@@ -367,7 +382,7 @@ impl Session {
     /// Which checkpoint the policy wants with so many more messages.
     fn due(&self, more: u64) -> Option<Trigger> {
         let (policy, run) = (self.policy(), self.run());
-        if let Some(owed) = &run.owed {
+        if let Some(owed) = run.owed.front() {
             return Some(owed.trigger.clone());
         }
         let many = u64::from(policy.every_messages);
@@ -388,7 +403,9 @@ impl Session {
             return Ok(Appended { first: receipt.first, checkpoint: None });
         };
         // In one batch with what is appended it costs no wait of its own.
-        let mark = self.run().owed.take().unwrap_or_else(|| NewMark::new(trigger));
+        let owed = self.run().owed.pop_front();
+        let is_owed = owed.is_some();
+        let mark = owed.unwrap_or_else(|| NewMark::new(trigger));
         let start = self.now();
         match self.writer().append(append.clone().mark(mark.clone())).await {
             Ok(receipt) => {
@@ -396,7 +413,12 @@ impl Session {
                 self.prune_if_due().await;
                 Ok(Appended { first: receipt.first, checkpoint })
             }
-            Err(error) if is_lost(&error) => Err(error.into()),
+            Err(error) if is_lost(&error) => {
+                if is_owed {
+                    self.run().owed.push_front(mark);
+                }
+                Err(error.into())
+            }
             Err(error) => {
                 // What was said must not be lost because a checkpoint failed.
                 let receipt = self.writer().append(append).await?;
@@ -406,10 +428,8 @@ impl Session {
         }
     }
 
-    async fn mark_with(&self, append: Append, mut mark: NewMark) -> Result<CheckpointId> {
-        let redaction = self.engine().redaction();
-        mark.label = mark.label.map(|label| redaction.text(&label));
-        mark.description = mark.description.map(|text| redaction.text(&text));
+    async fn mark_with(&self, append: Append, mark: NewMark) -> Result<CheckpointId> {
+        let mark = self.redaction().mark(mark);
         let start = self.now();
         let receipt = self.writer().append(append.mark(mark.clone())).await?;
         let made = self.marked(&mark, &receipt, start).await;
@@ -430,17 +450,31 @@ impl Session {
 
     fn save_on_the_side(&self, mark: NewMark) {
         let guard = Arc::clone(&self.inner.saving).try_lock_owned();
-        match (tokio::runtime::Handle::try_current(), guard) {
-            (Ok(runtime), Ok(guard)) => {
-                let session = self.clone();
-                drop(runtime.spawn(async move {
-                    session.try_mark(mark).await;
-                    drop(session);
-                    drop(guard);
-                }));
-            }
+        let (Ok(runtime), Ok(guard)) = (tokio::runtime::Handle::try_current(), guard) else {
             // Without a runtime there is no side, and one at a time is enough: it goes with what is appended next.
-            _ => self.run().owed = Some(mark),
+            return self.owe(mark);
+        };
+        let session = self.clone();
+        let mut saving = Box::pin(async move {
+            session.try_mark(mark).await;
+            drop(session);
+            drop(guard);
+        });
+        // Begun here, it stands before whatever is appended next; only the waiting is done on the side.
+        if saving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            drop(runtime.spawn(saving));
+        }
+    }
+
+    /// Keeps a checkpoint to be taken later. Of too many the oldest is given up, which is told.
+    fn owe(&self, mark: NewMark) {
+        let given_up = {
+            let mut run = self.run();
+            run.owed.push_back(mark);
+            if run.owed.len() > MAX_OWED { run.owed.pop_front() } else { None }
+        };
+        if let Some(mark) = given_up {
+            self.tell_failed(&mark, &format!("more than {MAX_OWED} checkpoints (MAX_OWED) wait to be taken"));
         }
     }
 
@@ -449,7 +483,7 @@ impl Session {
         let now = self.now();
         {
             let mut run = self.run();
-            (run.messages, run.marked, run.owed) = (0, now, None);
+            (run.messages, run.marked) = (0, now);
             run.unpruned += 1;
         }
         // Worth reading only for someone who listens.
@@ -493,25 +527,41 @@ impl Session {
     }
 
     fn mark_failed(&self, mark: NewMark, error: &Error) {
+        self.tell_failed(&mark, &error.to_string());
+        self.owe(mark);
+    }
+
+    fn tell_failed(&self, mark: &NewMark, error: &str) {
         self.engine().notify(Notice::CheckpointFailed {
             timestamp: self.now(),
             session_id: self.id(),
             reason: mark.trigger.to_string(),
-            error: error.to_string(),
+            error: error.to_owned(),
         });
-        self.run().owed = Some(mark);
     }
 
     pub(crate) async fn keep_secrets(&self, found: Vec<Secret>) -> Result<()> {
         crate::redaction::keep(self.engine(), found).await
     }
 
-    /// Says that the session goes on, from where and with what changed.
-    pub(crate) async fn note_resumed(&self, from: Option<CheckpointId>, set: &[(StatePath, Value)]) -> Result<()> {
+    /// Says that the session goes on, from where and with what changed, in one step with the change itself.
+    pub(crate) async fn note_resumed(
+        &self,
+        from: Option<CheckpointId>,
+        set: &[(StatePath, Value)],
+        state: Option<State>,
+    ) -> Result<()> {
         let paths: Vec<String> = set.iter().map(|(path, _)| path.to_string()).collect();
-        let event = Event::new(RESUMED, json!({ "from": from, "set": paths }));
+        let mut data = json!({ "from": from, "set": paths });
+        self.redaction().value(&mut data);
         let patch = SessionPatch::new().status(Status::Active).with("error", Value::Null);
-        self.writer().append(Append::new().event(event).patch(patch)).await?;
+        let mut append = Append::new().event(Event::new(RESUMED, data)).patch(patch);
+        if let Some(mut state) = state {
+            let found = self.redaction().state(&mut state);
+            self.keep_secrets(found).await?;
+            append = append.state(state);
+        }
+        self.writer().append(append).await?;
         Ok(())
     }
 }

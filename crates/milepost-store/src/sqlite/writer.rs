@@ -379,6 +379,8 @@ fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Resul
             return if poisoned { Err(Poisoned) } else { Ok(()) };
         }
         let mut done: Vec<Box<dyn Job>> = Vec::with_capacity(group.len());
+        // What was refused because of others in this transaction is told when those are on the disk.
+        let mut refused: Vec<(Box<dyn Job>, Error)> = Vec::new();
         let mut rolled_back = false;
         let is_alone = group.len() == 1;
         while let Some(mut job) = group.pop_front() {
@@ -391,20 +393,23 @@ fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Resul
                 }
                 Ran::Stuck(error) => {
                     done.push(job);
-                    done.into_iter().chain(group).for_each(|job| job.answer(Err(error.clone())));
+                    let all = done.into_iter().chain(refused.into_iter().map(|(job, _)| job)).chain(group);
+                    all.for_each(|job| job.answer(Err(error.clone())));
                     return Err(Poisoned);
                 }
                 Ran::Undone(error) => {
-                    job.answer(Err(error));
                     // When that ended the transaction, the others begin again without the bad one.
                     rolled_back = connection.is_autocommit();
                     if rolled_back {
+                        job.answer(Err(error));
                         break;
                     }
+                    refused.push((job, error));
                 }
             }
         }
         if rolled_back {
+            done.extend(refused.into_iter().map(|(job, _)| job));
             done.extend(group);
             group = done.into();
             guard = Guard::Savepoint;
@@ -413,6 +418,7 @@ fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Resul
         return match run(connection, "COMMIT").map_err(fail("committing to the disk")) {
             Ok(()) => {
                 done.into_iter().for_each(|job| job.answer(Ok(())));
+                refused.into_iter().for_each(|(job, error)| job.answer(Err(error)));
                 Ok(())
             }
             Err(error) => {
@@ -424,7 +430,8 @@ fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Resul
                     // else fails leaves it open.
                     other => other,
                 };
-                done.into_iter().for_each(|job| job.answer(Err(error.clone())));
+                let all = done.into_iter().chain(refused.into_iter().map(|(job, _)| job));
+                all.for_each(|job| job.answer(Err(error.clone())));
                 Err(Poisoned)
             }
         };

@@ -1141,3 +1141,34 @@ async fn all_kinds_of_entries_come_back_as_they_were_written() {
     assert_eq!((found.trigger.clone(), &found), (Trigger::Other("own".into()), &expected));
     assert_eq!(bodies.next(), None);
 }
+
+/// Of several who begin the same session, those that are refused find it there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_is_refused_because_of_another_is_told_when_that_is_stored() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    for _ in 0..40 {
+        let id: SessionId = store.source().id();
+        let tasks: Vec<_> = (0..6)
+            .map(|_| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    let new = NewSession { id: Some(id), ..NewSession::default() };
+                    match store.create(new, &claim()).await {
+                        Ok(_) => true,
+                        Err(Error::Conflict(_)) => {
+                            store.session(id).await.expect("it is there");
+                            false
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                })
+            })
+            .collect();
+        let mut made = 0;
+        for task in tasks {
+            made += usize::from(task.await.unwrap());
+        }
+        assert_eq!(made, 1);
+    }
+}

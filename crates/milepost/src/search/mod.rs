@@ -235,16 +235,29 @@ impl Milepost {
     /// A hit with what was said around it.
     async fn surround(&self, rough: Rough, context: usize, known: &mut Sessions) -> Result<Option<SearchHit>> {
         let store = self.store();
-        let last = MessageQuery { last: Some(context + 1), ..MessageQuery::default() };
-        let mut before = store.messages_at(rough.at, &last).await?;
-        let Some(hit) = before.pop().filter(|stored| stored.at == rough.at) else { return Ok(None) };
+        let Some(hit) = self.message_at(rough.at).await? else { return Ok(None) };
+        // What was said around it is what was said in the same conversation.
+        let near = MessageQuery { channel: Some(hit.message.channel.clone()), ..MessageQuery::default() };
+        let mut before = Vec::new();
+        if context > 0 {
+            let last = MessageQuery { to: Some(rough.at.seq), last: Some(context), ..near.clone() };
+            before = match store.messages_at(rough.at, &last).await {
+                Ok(before) => before,
+                // Neighbours that cannot be read are left out.
+                Err(error) if error.is_damage() => Vec::new(),
+                Err(error) => return Err(error.into()),
+            };
+        }
         let line = store.backend().timeline(store.workspace(), rough.at.timeline).await?;
         let mut after = Vec::new();
         if let Some(line) = line.filter(|line| line.length > rough.at.seq.0 + 1 && context > 0) {
             let end = Position { timeline: line.id, seq: Seq(line.length - 1) };
-            let next =
-                MessageQuery { from: Some(rough.at.seq.next()), first: Some(context), ..MessageQuery::default() };
-            after = store.messages_at(end, &next).await?;
+            let next = MessageQuery { from: Some(rough.at.seq.next()), first: Some(context), ..near };
+            after = match store.messages_at(end, &next).await {
+                Ok(after) => after,
+                Err(error) if error.is_damage() => Vec::new(),
+                Err(error) => return Err(error.into()),
+            };
         }
         let session = known.get(self, rough.session).await?;
         let messages = |stored: Vec<StoredMessage>| stored.into_iter().map(|stored| stored.message).collect();

@@ -5,6 +5,7 @@ mod chapters;
 mod engine;
 mod keep;
 mod project;
+mod promises;
 mod resume;
 mod search;
 mod servers;
