@@ -25,6 +25,7 @@ pub use transfer::bring_back_if_archived;
 
 /// Does what was asked.
 pub async fn run(app: &mut App, command: Command) -> Result<ExitCode> {
+    app.open_log()?;
     let code = match command {
         Command::Sessions(command) => sessions(app, command).await.map(|()| ExitCode::SUCCESS),
         Command::Messages(command) => messages::run(app, command).await.map(|()| ExitCode::SUCCESS),

@@ -3,17 +3,19 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use milepost::store::{DeleteMode, Skipped};
+use milepost::store::{DeleteMode, Error as StoreError, Skipped};
 use milepost::{
-    Mark, Milepost, NewSession, Point, Resume, Session, SessionId, SessionKey, SessionPatch, SessionQuery,
-    SessionSummary, parse_set,
+    EngineOptions, Mark, Milepost, NewSession, Point, Resume, Session, SessionId, SessionKey, SessionPatch,
+    SessionQuery, SessionSummary, Status, parse_set,
 };
 use serde_json::{Map, Value, json};
 
+use super::show::later;
 use crate::app::{App, misread};
 use crate::args;
 use crate::errors::{Usage, without_advice};
 use crate::out::{count, plain, short};
+use crate::{holder, places};
 
 /// What was given as KEY=VALUE.
 pub fn sets(texts: &[String]) -> Result<Vec<(milepost::model::delta::StatePath, Value)>> {
@@ -113,19 +115,11 @@ fn name(mark: &Mark) -> String {
 pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     let set = sets(&args.set)?;
     let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
+    if args.dry_run {
+        return preview(app, &args, &point).await;
+    }
     let id = app.session_or_archived(&args.session).await?;
     let engine = app.engine().await?;
-    if args.dry_run {
-        let (mark, skipped) = engine.resume_preview(id, &point).await?;
-        tell_skipped(app, &skipped);
-        if app.out.json {
-            return app.out.json(&json!({ "sessionId": id, "resumeFrom": mark.map(|mark| mark.checkpoint.id) }));
-        }
-        return app.out.line(match mark {
-            Some(mark) => format!("would go on from {}, taken {}", name(&mark), app.out.time(mark.time)),
-            None => "would go on from its end: it has no checkpoint".to_owned(),
-        });
-    }
     let how = Resume { point, set, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
     app.free_from_the_dead(id).await?;
     let resumed = engine.resume(id, how).await.map_err(with_flags)?;
@@ -143,7 +137,7 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
             "status": info.status,
             "lastActiveAt": resumed.last_active.to_string(),
             "messageCount": resumed.messages,
-            "skipped": resumed.skipped.iter().map(|skipped| json!({ "id": skipped.id, "why": skipped.why })).collect::<Vec<_>>(),
+            "skipped": skipped_json(&resumed.skipped),
         }));
     }
     let title = info.title.as_deref().map(plain).unwrap_or_default();
@@ -159,6 +153,85 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     Ok(())
 }
 
+fn skipped_json(skipped: &[Skipped]) -> Vec<Value> {
+    skipped.iter().map(|skipped| json!({ "id": skipped.id, "why": skipped.why })).collect()
+}
+
+/// What a resume would go on from. It refuses what a resume refuses, and changes nothing: an archived session is looked at
+/// where it is.
+async fn preview(app: &mut App, args: &args::Resume, point: &Point) -> Result<()> {
+    let engine = app.engine().await?;
+    let found = app.session(&args.session).await;
+    let is_here = match &found {
+        Ok(id) => engine.store().session(*id).await.is_ok(),
+        Err(_) => false,
+    };
+    let archived = if is_here { None } else { super::transfer::find(app, &args.session).await.ok() };
+    let Some(archived) = archived else {
+        let id = found?;
+        let (mark, skipped) = look(app, &engine, id, args, point).await?;
+        return show_preview(app, id, mark.as_ref(), &skipped, None);
+    };
+    places::must_exist(&archived.url)?;
+    let other = app.other_store(&archived.url).await?;
+    let there = Milepost::on(other.clone(), EngineOptions::default()).await?;
+    let seen = look(app, &there, archived.session_id, args, point).await;
+    other.close().await.map_err(milepost::Error::from)?;
+    let (mark, skipped) = seen?;
+    show_preview(app, archived.session_id, mark.as_ref(), &skipped, Some(&archived.url))
+}
+
+async fn look(
+    app: &App,
+    engine: &Milepost,
+    id: SessionId,
+    args: &args::Resume,
+    point: &Point,
+) -> Result<(Option<Mark>, Vec<Skipped>)> {
+    let store = engine.store();
+    let info = store.session(id).await.map_err(milepost::Error::from)?;
+    let refused = |why: &str, instead: &str| milepost::Error::refused(format!("resuming session {id}"), why, instead);
+    if info.trashed.is_some() {
+        return Err(refused("it is in the trash", "take it out of the trash first").into());
+    }
+    if info.status == Status::Completed && !args.reopen {
+        let instead = "branch from one of its checkpoints, or resume it with --reopen";
+        return Err(refused("it is completed", instead).into());
+    }
+    let head = store.backend().session(store.workspace(), id).await.map_err(milepost::Error::from)?;
+    if let Some(lease) = head.map(|head| head.lease)
+        && lease.owner.is_some()
+        && lease.until > app.out.now
+        && !args.take_over
+        && !holder::is_gone(&lease.holder)
+    {
+        let (holder, epoch, until) = (lease.holder, lease.epoch, lease.until);
+        return Err(milepost::Error::from(StoreError::Held { session: id, holder, epoch, until }).into());
+    }
+    Ok(engine.resume_preview(id, point).await?)
+}
+
+fn show_preview(
+    app: &App,
+    id: SessionId,
+    mark: Option<&Mark>,
+    skipped: &[Skipped],
+    archive: Option<&str>,
+) -> Result<()> {
+    tell_skipped(app, skipped);
+    if app.out.json {
+        return app.out.json(&json!({
+            "sessionId": id, "resumeFrom": mark.map(|mark| mark.checkpoint.id), "skipped": skipped_json(skipped),
+            "archived": archive,
+        }));
+    }
+    let back = archive.map(|url| format!("would be brought back from {}, and ", plain(url))).unwrap_or_default();
+    app.out.line(match mark {
+        Some(mark) => format!("{back}would go on from {}, taken {}", name(mark), app.out.time(mark.time)),
+        None => format!("{back}would go on from its end: it has no checkpoint"),
+    })
+}
+
 /// Advice in the words of the command line.
 fn with_flags(error: milepost::Error) -> milepost::Error {
     match error {
@@ -170,13 +243,22 @@ fn with_flags(error: milepost::Error) -> milepost::Error {
 }
 
 pub async fn pause(app: &mut App, session: &str, reason: Option<&str>) -> Result<()> {
-    let id = app.session_to_write(session).await?;
-    let checkpoint = app.engine().await?.pause(id, reason).await?;
+    let id = app.session_to_add_to(session, "pausing").await?;
+    let engine = app.engine().await?;
+    if engine.store().session(id).await.map_err(milepost::Error::from)?.status == Status::Completed {
+        return Err(milepost::Error::refused(
+            format!("pausing session {id}"),
+            "it is completed",
+            format!("reopen it first with: milepost sessions resume {} --reopen", short(id)),
+        )
+        .into());
+    }
+    let checkpoint = engine.pause(id, reason).await?;
     done(app, id, "paused", Some(checkpoint.to_string()))
 }
 
 pub async fn complete(app: &mut App, session: &str) -> Result<()> {
-    let id = app.session_to_write(session).await?;
+    let id = app.session_to_add_to(session, "completing").await?;
     let checkpoint = app.engine().await?.complete(id).await?;
     done(app, id, "completed", Some(checkpoint.to_string()))
 }
@@ -197,9 +279,28 @@ pub async fn branch(app: &mut App, args: args::Branch) -> Result<()> {
     let id = app.session(&args.session).await?;
     let engine = app.engine().await?;
     let patch = args.title.map(|title| SessionPatch::new().title(title)).unwrap_or_default();
-    let branch = engine.branch(id, &point, NewSession { patch, ..NewSession::default() }).await?;
+    let mark = engine.mark(id, &point).await?;
+    let at = Point::Checkpoint(mark.checkpoint.id);
+    let branch = engine.branch(id, &at, NewSession { patch, ..NewSession::default() }).await?;
     if !set.is_empty() {
         branch.set(&set).await?;
+    }
+    let later = later(&engine, &mark).await.messages;
+    if point == Point::Latest && later > 0 {
+        app.out.note(format!(
+            "without {} of {}, which came after its latest checkpoint; to have all of it, take one first: milepost checkpoint {}",
+            count(later, "message"),
+            short(id),
+            short(id)
+        ));
+    }
+    if app.out.json {
+        let branch_id = branch.id();
+        branch.release().await?;
+        let summary = SessionSummary::of(engine.store().session(branch_id).await?);
+        let mut value = serde_json::to_value(summary)?;
+        value["messagesLeft"] = json!(later);
+        return app.out.json(&value);
     }
     finish(app, &engine, branch).await
 }
