@@ -36,24 +36,27 @@ fn an_export_or_backup_never_goes_over_the_open_store() {
 #[test]
 fn what_was_there_stays_until_an_export_is_whole() {
     let place = Place::new();
-    let id = place.session("Kept", &["one"]);
+    let run = |args: &[&str]| Ran::of(encrypted(&place, args).output().unwrap());
+    let [whole, gone] = [(); 2].map(|()| run(&["sessions", "new"]).out.trim().to_owned());
+    assert_eq!(run(&["keys", "shred", &gone, "--yes"]).code, 0);
     let old = place.write("old.db", "the old one");
-    let export =
-        |extra: &[&str]| place.run(&[&["sessions", "export", &id, "-f", "sqlite", "-o", "old.db"], extra].concat());
-    assert_eq!(export(&[]).code, 2);
-    // A state that cannot be read ends the export halfway.
-    let database = rusqlite::Connection::open(place.store()).unwrap();
+    let export = |id: &str, to: &str, extra: &[&str]| {
+        run(&[&["sessions", "export", id, "-f", "sqlite", "-o", to], extra].concat())
+    };
+    assert_eq!(export(&whole, "old.db", &[]).code, 2, "nobody said --force");
+    // It fails halfway, as its key is gone.
+    assert_eq!(export(&gone, "old.db", &["--force"]).code, 6);
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), "the old one");
+    assert_eq!(export(&whole, "old.db", &["--force"]).code, 0);
+    assert!(std::fs::read(&old).unwrap().starts_with(b"SQLite format 3\0"));
+    // With the log of another, the new database would be damaged.
     place.write("in-use.db", "a database");
     place.write("in-use.db-wal", "its log");
-    let ran = place.run(&["sessions", "export", &id, "-f", "sqlite", "-o", "in-use.db", "--force"]);
+    let ran = export(&whole, "in-use.db", &["--force"]);
     assert!(ran.code == 2 && ran.err.contains("some program uses"), "{ran:?}");
     assert_eq!(std::fs::read_to_string(place.file("in-use.db")).unwrap(), "a database");
-    drop(database);
-    assert_eq!(std::fs::read_to_string(&old).unwrap(), "the old one");
-    assert_eq!(export(&["--force"]).code, 0);
-    assert!(std::fs::read(&old).unwrap().starts_with(b"SQLite format 3\0"));
-    place.ok(&["backup", "copy.db"]);
-    let ran = place.run(&["backup", "copy.db"]);
+    assert_eq!(run(&["backup", "copy.db"]).code, 0);
+    let ran = run(&["backup", "copy.db"]);
     assert!(ran.code == 2 && ran.err.contains("already"), "{ran:?}");
     assert_eq!(left(&place, ".part"), Vec::<String>::new());
 }
