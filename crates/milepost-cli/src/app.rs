@@ -1,18 +1,21 @@
 //! What every command needs: the settings, the engine, and where to write.
 
+use std::fs::File;
 use std::io::{BufRead, IsTerminal, Read, Write};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use milepost::config::{Loader, Settings};
 use milepost::store::Store;
 use milepost::{EngineOptions, Milepost, Notice, SessionId, SessionQuery};
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use crate::args::Global;
 use crate::errors::{Failed, INTERRUPTED, Interrupted, Usage};
-use crate::out::{Out, Styles, plain};
+use crate::out::{Out, Styles, plain, short};
 use crate::progress::{Progress, Waiting};
-use crate::{holder, places};
+use crate::{holder, places, scratch};
 
 /// There is nothing that `last` could mean.
 const NO_LAST: &str =
@@ -25,7 +28,8 @@ pub struct App {
     global: Global,
     pub out: Out,
     engine: Option<Milepost>,
-    notices: Option<tokio::sync::broadcast::Receiver<Notice>>,
+    notices: Option<Receiver<Notice>>,
+    log: Option<File>,
 }
 
 /// Threads for what waits; a search also uses them to read.
@@ -42,6 +46,7 @@ pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>) -> Resu
         interrupts.recv().await;
         let _ = tell.send(());
         interrupts.recv().await;
+        scratch::clear();
         std::process::exit(INTERRUPTED.into());
     });
     tokio::select! {
@@ -50,9 +55,27 @@ pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>) -> Resu
     }
 }
 
+/// What a person, or the system in their place, stops a command with.
 #[cfg(unix)]
-fn interrupts() -> std::io::Result<tokio::signal::unix::Signal> {
-    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
+struct Interrupts {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Interrupts {
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(unix)]
+fn interrupts() -> std::io::Result<Interrupts> {
+    use tokio::signal::unix::{SignalKind, signal};
+    Ok(Interrupts { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
 }
 
 #[cfg(windows)]
@@ -80,7 +103,7 @@ fn variable(name: &str) -> Option<String> {
 impl App {
     pub fn new(global: Global) -> Self {
         let out = Out::new(global.json, global.exact, global.quiet, global.color);
-        Self { global, out, engine: None, notices: None }
+        Self { global, out, engine: None, notices: None, log: None }
     }
 
     /// Colours for the error output.
@@ -241,7 +264,6 @@ impl App {
 
     /// Finishes.
     pub async fn close(&mut self) -> Result<()> {
-        self.write_log()?;
         match self.engine.take() {
             Some(engine) => Ok(engine.close().await?),
             None => Ok(()),
@@ -250,16 +272,65 @@ impl App {
 }
 
 impl App {
-    /// Appends what checkpoints did to the log.
-    fn write_log(&mut self) -> Result<()> {
-        let (Some(path), Some(notices)) = (&self.global.log, &mut self.notices) else { return Ok(()) };
-        let mut lines = String::new();
-        while let Ok(notice) = notices.try_recv() {
-            lines += &serde_json::to_string(&notice)?;
-            lines.push('\n');
-        }
+    /// Opens the log before anything is done, so that nothing is stored that could not be logged.
+    pub fn open_log(&mut self) -> Result<()> {
+        let Some(path) = &self.global.log else { return Ok(()) };
+        self.must_not_be_store(path)?;
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        file.and_then(|mut file| file.write_all(lines.as_bytes()))
-            .map_err(|error| milepost::Error::file(format!("writing the log {}", path.display()), error).into())
+        self.log = Some(file.map_err(|error| log_failed(path, error))?);
+        Ok(())
     }
+
+    /// Appends what checkpoints did to the log.
+    pub fn write_log(&mut self) -> Result<()> {
+        let (Some(path), Some(log), Some(notices)) = (&self.global.log, &mut self.log, &mut self.notices) else {
+            return Ok(());
+        };
+        let mut lines = String::new();
+        loop {
+            match notices.try_recv() {
+                Ok(notice) => {
+                    lines += &serde_json::to_string(&notice)?;
+                    lines.push('\n');
+                }
+                // More happened than is kept; the rest is there.
+                Err(TryRecvError::Lagged(_)) => {}
+                Err(_) => break,
+            }
+        }
+        Ok(log.write_all(lines.as_bytes()).map_err(|error| log_failed(path, error))?)
+    }
+
+    /// Refuses a file to be written that is the store itself.
+    pub fn must_not_be_store(&self, file: &Path) -> Result<()> {
+        // Settings that cannot be read are told by whoever needs them.
+        let Ok(settings) = self.loader()?.load() else { return Ok(()) };
+        match places::is_store(settings.store.expose(), file) {
+            true => Err(Usage(format!(
+                "{} is the store in use, or a part of it: writing there would destroy it; name another file",
+                file.display()
+            ))
+            .into()),
+            false => Ok(()),
+        }
+    }
+
+    /// The session that is meant, to be added to: it is not in the trash.
+    pub async fn session_to_add_to(&mut self, given: &str, what: &str) -> Result<SessionId> {
+        let id = self.session_to_write(given).await?;
+        let info = self.engine().await?.store().session(id).await.map_err(milepost::Error::from)?;
+        if info.trashed.is_some() {
+            return Err(milepost::Error::refused(
+                format!("{what} session {id}"),
+                "it is in the trash",
+                format!("take it out first with: milepost sessions untrash {}", short(id)),
+            )
+            .into());
+        }
+        Ok(id)
+    }
+}
+
+fn log_failed(path: &Path, error: std::io::Error) -> milepost::Error {
+    milepost::Error::file(format!("writing the log {}", path.display()), error)
 }

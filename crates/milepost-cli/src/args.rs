@@ -134,6 +134,31 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it changes nothing in the store.
+    pub fn only_reads(&self) -> bool {
+        use Sessions::{Checkpoints, Diff, Export, Inspect, List, Search, Show};
+        match self {
+            Command::Sessions(command) => {
+                matches!(
+                    command,
+                    Checkpoints(_) | Diff { .. } | Export(_) | Inspect { .. } | List(_) | Search(_) | Show { .. }
+                )
+            }
+            Command::Messages(command) => !matches!(command, Messages::Add { .. }),
+            Command::State(command) => matches!(command, State::Get { .. }),
+            Command::Keys(command) => !matches!(command, Keys::Rotate { .. } | Keys::Shred { .. }),
+            Command::Stats(_)
+            | Command::Verify(_)
+            | Command::Doctor(_)
+            | Command::Backup { .. }
+            | Command::Sql(_)
+            | Command::Config(_)
+            | Command::Completions { .. }
+            | Command::Man { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Whether it goes on until it is interrupted.
     pub fn is_endless(&self) -> bool {
         matches!(self, Command::Messages(Messages::Tail { no_follow: false, .. }))
@@ -336,6 +361,17 @@ fn at_least_one(text: &str) -> Result<usize, &'static str> {
     text.parse().ok().filter(|count| *count > 0).ok_or("give a whole number from 1 on")
 }
 
+/// The longest role.
+const MAX_ROLE_CHARS: usize = 64;
+
+fn role(text: &str) -> Result<String, String> {
+    let is_right = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
+    match (1..=MAX_ROLE_CHARS).contains(&text.len()) && text.bytes().all(is_right) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("a role has 1 to {MAX_ROLE_CHARS} characters of a-z, 0-9, _ and -")),
+    }
+}
+
 /// A status, as it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StatusName {
@@ -422,7 +458,7 @@ pub struct Search {
     #[arg(long)]
     pub agent: Option<String>,
     /// Only of this role: user, assistant, system, tool
-    #[arg(long)]
+    #[arg(long, value_parser = role)]
     pub role: Option<String>,
     /// Only at or after: a time, or 2h, 3d
     #[arg(long, value_name = "TIME")]
@@ -548,7 +584,7 @@ pub enum Messages {
         /// The text; read from the input when it is - or left out
         text: Option<String>,
         /// Who says it: user, assistant, system, tool
-        #[arg(long, default_value = "user")]
+        #[arg(long, default_value = "user", value_parser = role)]
         role: String,
         /// The message is JSON: {"role": …, "content": …}, or one a line
         #[arg(long = "from-json")]
@@ -690,7 +726,7 @@ pub enum RulesName {
 pub struct Redact {
     /// The secret; read from the input when it is - or left out, so that it is in no history of a shell
     pub secret: Option<String>,
-    /// Find secrets by the built-in rules instead
+    /// Find secrets by the rules in force instead: the built-in ones and the configuration's
     #[arg(long, conflicts_with = "secret")]
     pub known: bool,
     /// What to put in its place

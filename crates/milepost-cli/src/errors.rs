@@ -72,6 +72,18 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// Whoever read the output went away.
+#[derive(Debug)]
+pub struct NobodyReads;
+
+impl std::fmt::Display for NobodyReads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("nobody reads the output any more")
+    }
+}
+
+impl std::error::Error for NobodyReads {}
+
 /// The exit code of a command that was interrupted.
 pub const INTERRUPTED: u8 = 130;
 
@@ -87,6 +99,8 @@ fn code(error: &anyhow::Error) -> u8 {
     }
     match error.downcast_ref::<Error>() {
         Some(Error::Ambiguous { .. }) => 3,
+        // A checkpoint of another session.
+        Some(Error::Refused { what, .. }) if what.starts_with("checkpoint ") => 3,
         Some(Error::Config { place, .. }) if place.contains(".key") => 6,
         Some(Error::Config { .. }) => 2,
         Some(Error::Store(error)) => match error {
@@ -155,11 +169,24 @@ fn kind(code: u8) -> &'static str {
     }
 }
 
+/// What went wrong, in words for a person: programs send a batch again by its id, people run a command again.
+fn text(error: &anyhow::Error, only_reads: bool) -> String {
+    match error.downcast_ref::<Error>() {
+        Some(Error::Store(StoreError::Io { what, why })) if only_reads => {
+            format!("{what} failed: {why}; run the command again: what was acknowledged is stored")
+        }
+        Some(Error::Store(StoreError::Io { what, why })) => format!(
+            "{what} failed: {why}; what was acknowledged is stored, this may or may not be: look, and run the command again if it is not"
+        ),
+        _ => format!("{error:#}"),
+    }
+}
+
 /// Says what went wrong, on the error output.
-pub fn report(error: &anyhow::Error, json: bool, styles: Styles) -> ExitCode {
+pub fn report(error: &anyhow::Error, json: bool, only_reads: bool, styles: Styles) -> ExitCode {
     let code = code(error);
     let mut err = std::io::stderr().lock();
-    let text = safe(&format!("{error:#}"));
+    let text = safe(&text(error, only_reads));
     let ways = ways_on(error);
     // When the error output is gone there is nobody to tell.
     let _ = match json {
@@ -184,4 +211,20 @@ pub fn report(error: &anyhow::Error, json: bool, styles: Styles) -> ExitCode {
 /// What is damaged, without the advice that ends the message where it stands alone.
 pub fn without_advice(text: &str) -> &str {
     text.split("; run verify").next().unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_told_of_batch_ids() {
+        let error = || StoreError::Io { what: "reading the log".into(), why: "disk I/O error".into() };
+        for (only_reads, says) in [(true, "run the command again: what"), (false, "this may or may not be: look")] {
+            let text = text(&Error::from(error()).into(), only_reads);
+            assert!(text.starts_with("reading the log failed: disk I/O error; ") && text.contains(says), "{text}");
+            assert!(!text.contains("batch"), "{text}");
+        }
+        assert_eq!(code(&Error::from(error()).into()), 7);
+    }
 }

@@ -8,6 +8,7 @@ mod holder;
 mod out;
 mod places;
 mod progress;
+mod scratch;
 
 use std::process::ExitCode;
 
@@ -15,7 +16,8 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let args = args::Args::parse();
-    let (json, is_endless) = (args.global.json, args.command.is_endless());
+    let json = args.global.json;
+    let (is_endless, only_reads) = (args.command.is_endless(), args.command.only_reads());
     let mut app = app::App::new(args.global);
     let outcome = app::runtime().and_then(|runtime| {
         let outcome = runtime.block_on(app::until_interrupted(commands::run(&mut app, args.command)));
@@ -23,10 +25,14 @@ fn main() -> ExitCode {
         runtime.shutdown_background();
         outcome
     });
-    match outcome {
+    // Also what failed or was interrupted did something before.
+    let logged = app.write_log();
+    match outcome.and_then(|code| logged.map(|()| code)) {
         Ok(code) => code,
+        // Who reads no more has seen enough.
+        Err(error) if error.is::<errors::NobodyReads>() => ExitCode::SUCCESS,
         // What goes on until it is interrupted was not cut short.
         Err(error) if is_endless && error.is::<errors::Interrupted>() => ExitCode::from(errors::INTERRUPTED),
-        Err(error) => errors::report(&error, json, app.styles()),
+        Err(error) => errors::report(&error, json, only_reads, app.styles()),
     }
 }

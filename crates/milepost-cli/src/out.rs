@@ -7,6 +7,8 @@ use milepost::Timestamp;
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use crate::errors::NobodyReads;
+
 /// Colours, or none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Styles {
@@ -82,7 +84,7 @@ impl Out {
         Self { json, exact, quiet, styles, now: Timestamp(0), is_terminal, width: width.max(40) }
     }
 
-    /// A line. A reader that went away ends the command in silence.
+    /// A line. When its reader went away, the command ends in silence.
     pub fn line(&self, text: impl AsRef<str>) -> Result<()> {
         let mut out = std::io::stdout().lock();
         written(writeln!(out, "{}", text.as_ref()))
@@ -182,7 +184,7 @@ impl Out {
 /// What a write to the output came to.
 fn written(outcome: std::io::Result<()>) -> Result<()> {
     match outcome {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(NobodyReads.into()),
         other => other.context("writing the output"),
     }
 }

@@ -61,6 +61,50 @@ fn unusable(url: &str, path: &Path) -> Option<&'static str> {
 /// How a SQLite file begins.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
+/// Files that SQLite keeps beside a database.
+const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// Whether a file is the store, or a part of it.
+pub fn is_store(url: &str, file: &Path) -> bool {
+    let Some(name) = url.strip_prefix("sqlite:") else {
+        let directory = path(url).and_then(|path| path.canonicalize().ok());
+        return directory.zip(whole(file)).is_some_and(|(directory, file)| file.starts_with(directory));
+    };
+    let name = Path::new(name.strip_prefix("//").unwrap_or(name));
+    // The files beside are named after the database itself, not after a link to it.
+    let Some(database) = whole(name) else { return false };
+    is_same(&database, file) || BESIDE.iter().any(|end| is_same(&with_end(&database, end), file))
+}
+
+/// Whether a file is a database that some program has open, or did not close.
+pub fn is_database_in_use(file: &Path) -> bool {
+    ["-wal", "-journal"].iter().any(|end| with_end(&whole(file).unwrap_or_else(|| file.to_owned()), end).exists())
+}
+
+fn with_end(file: &Path, end: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(end);
+    PathBuf::from(name)
+}
+
+/// Where a file is, or would be.
+fn whole(file: &Path) -> Option<PathBuf> {
+    file.canonicalize().ok().or_else(|| {
+        let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(parent.canonicalize().ok()?.join(file.file_name()?))
+    })
+}
+
+/// Whether two names are of one file, also when it has several.
+fn is_same(a: &Path, b: &Path) -> bool {
+    #[cfg(unix)]
+    if let (Ok(a), Ok(b)) = (a.metadata(), b.metadata()) {
+        use std::os::unix::fs::MetadataExt;
+        return (a.dev(), a.ino()) == (b.dev(), b.ino());
+    }
+    whole(a).is_some_and(|a| whole(b) == Some(a))
+}
+
 /// Sees that there is a store to read from.
 pub fn must_exist(url: &str) -> Result<()> {
     match path(url).as_deref().map(Path::exists) {

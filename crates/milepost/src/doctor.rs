@@ -37,20 +37,30 @@ pub struct Diagnosis {
     pub ailments: Vec<Ailment>,
     /// What verifying its entries found.
     pub problems: Vec<String>,
+    /// Why it cannot be read where nothing is damaged: its key was destroyed or does not fit, or it is gone by now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
 }
 
 impl Diagnosis {
     /// Nothing is wrong.
     pub fn is_well(&self) -> bool {
-        self.ailments.is_empty() && self.problems.is_empty()
+        self.ailments.is_empty() && self.problems.is_empty() && self.unreadable.is_none()
     }
 }
 
 impl Milepost {
-    /// Looks at a session's histories by a model's rules, and verifies its entries.
+    /// Looks at a session's histories by a model's rules, and verifies its entries. A session that cannot be read is a
+    /// finding; an error is what concerns the whole store.
     pub async fn doctor(&self, id: SessionId, rules: Dialect) -> Result<Diagnosis> {
-        let problems =
-            self.store().verify_session(id).await?.problems.into_iter().map(|problem| problem.what).collect();
+        let mut problems: Vec<String> = Vec::new();
+        let mut unreadable = None;
+        match self.store().verify_session(id).await {
+            Ok(verified) => problems.extend(verified.problems.into_iter().map(|problem| problem.what)),
+            Err(error) if error.is_damage() => problems.push(error.to_string()),
+            Err(error) if is_its_own(&error) => unreadable = Some(error.to_string()),
+            Err(error) => return Err(error.into()),
+        }
         let mut channels: BTreeMap<Channel, Vec<StoredMessage>> = BTreeMap::new();
         let (mut messages, mut ailments) = (0, Vec::new());
         match self.store().messages(id, &MessageQuery::default()).await {
@@ -60,8 +70,13 @@ impl Milepost {
                     channels.entry(stored.message.channel.clone()).or_default().push(stored);
                 }
             }
-            // The problems above say what cannot be read.
-            Err(error) if error.is_damage() => {}
+            // The problems above mostly say what cannot be read.
+            Err(error) if error.is_damage() => {
+                if problems.is_empty() {
+                    problems.push(error.to_string());
+                }
+            }
+            Err(error) if is_its_own(&error) => unreadable = Some(error.to_string()),
             Err(error) => return Err(error.into()),
         }
         for (channel, stored) in channels {
@@ -73,6 +88,12 @@ impl Milepost {
                 why: repair.why,
             }));
         }
-        Ok(Diagnosis { session_id: id, messages, ailments, problems })
+        Ok(Diagnosis { session_id: id, messages, ailments, problems, unreadable })
     }
+}
+
+/// Whether an error concerns one session, so that the others may still be well.
+fn is_its_own(error: &milepost_store::Error) -> bool {
+    use milepost_store::Error::{Key, NotFound, TooLarge};
+    matches!(error, Key(_) | NotFound { .. } | TooLarge { .. })
 }

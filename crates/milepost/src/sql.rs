@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use milepost_model::SessionId;
+use rusqlite::limits::Limit;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, InterruptHandle, OpenFlags};
 use serde_json::Value;
 
 use crate::engine::Milepost;
@@ -27,17 +28,60 @@ pub struct Table {
 
 impl Milepost {
     /// Asks in SQL. The tables `sessions`, `messages` and `checkpoints` hold these sessions, with whole states; nothing
-    /// can be changed. `scratch` is a file that is not there yet; the caller removes it.
+    /// can be changed, and no other file be read. A statement that nobody waits for any more is stopped.
+    ///
+    /// `scratch` is a file that is not there yet. It holds what is asked for in clear, so it loses its name before the
+    /// statement runs; where a system cannot do that, it is removed at the end. Who gives up waiting before that removes
+    /// what is left.
     pub async fn sql(&self, sessions: &[SessionId], statement: &str, scratch: &Path) -> Result<Table> {
         export::sqlite(self.store(), sessions, scratch).await?;
-        run(scratch, statement)
-            .map_err(|error| Error::refused("the statement", error.to_string(), "tables are sessions, messages and checkpoints, and `select * from messages limit 1` shows the columns of one"))
+        let database = open(scratch);
+        // The connection keeps what the name no longer leads to. Not every system removes a file that is open.
+        let left = std::fs::remove_file(scratch).is_err().then(|| scratch.to_owned());
+        let database = database.map_err(refused)?;
+        let stop = Stop(database.get_interrupt_handle());
+        let statement = statement.to_owned();
+        let table = tokio::task::spawn_blocking(move || {
+            let table = run(&database, &statement);
+            drop(database);
+            let _ = left.map(std::fs::remove_file);
+            table
+        });
+        let table = table.await.map_err(|error| Error::refused("the statement", error.to_string(), "try another"))?;
+        drop(stop);
+        table.map_err(refused)
     }
 }
 
-fn run(path: &Path, statement: &str) -> rusqlite::Result<Table> {
+fn refused(error: rusqlite::Error) -> Error {
+    Error::refused(
+        "the statement",
+        error.to_string(),
+        "tables are sessions, messages and checkpoints, and `select * from messages limit 1` shows the columns of one",
+    )
+}
+
+/// Stops the statement when nobody waits for it any more.
+struct Stop(InterruptHandle);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.interrupt();
+    }
+}
+
+fn open(path: &Path) -> rusqlite::Result<Connection> {
     let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    // Neither ATTACH nor VACUUM INTO reaches another file.
+    database.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
+    Ok(database)
+}
+
+fn run(database: &Connection, statement: &str) -> rusqlite::Result<Table> {
     let mut prepared = database.prepare(statement)?;
+    if !prepared.readonly() {
+        return Err(rusqlite::Error::ToSqlConversionFailure("it would write, and these tables are only read".into()));
+    }
     let columns: Vec<String> = prepared.column_names().map(str::to_owned).collect();
     let (mut rows, mut more) = (Vec::new(), false);
     let mut found = prepared.query([])?;

@@ -40,6 +40,9 @@ pub async fn run(app: &mut App, args: args::Doctor) -> Result<ExitCode> {
         for problem in &diagnosis.problems {
             app.out.line(format!("  {} {}", app.out.styles.bad("damaged:"), plain(without_advice(problem))))?;
         }
+        if let Some(why) = &diagnosis.unreadable {
+            app.out.line(format!("  {} {}", app.out.styles.warn("unreadable:"), plain(why)))?;
+        }
         for ailment in &diagnosis.ailments {
             let at = ailment.at.map(|at| format!("entry {}: ", at.seq.0)).unwrap_or_default();
             let channel = if ailment.channel.is_main() {

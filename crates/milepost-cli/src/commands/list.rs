@@ -141,6 +141,19 @@ pub async fn checkpoints(app: &mut App, args: args::Checkpoints) -> Result<()> {
         limit: Some(args.limit),
         ..MarkQuery::default()
     };
+    for trigger in &query.triggers {
+        // Programs have triggers of their own: what this session has is known.
+        let Trigger::Other(name) = trigger else { continue };
+        let of_it = MarkQuery {
+            triggers: vec![trigger.clone()],
+            trashed: args.trashed,
+            limit: Some(1),
+            ..MarkQuery::default()
+        };
+        if engine.store().marks(id, &of_it).await.map_err(milepost::Error::from)?.is_empty() {
+            return Err(super::state::no_trigger(name).into());
+        }
+    }
     let marks = engine.store().marks(id, &query).await.map_err(milepost::Error::from)?;
     if app.out.json {
         let list: Vec<_> = marks.iter().map(super::show::mark_json).collect();

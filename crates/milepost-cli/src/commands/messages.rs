@@ -4,14 +4,14 @@ use std::io::{BufRead, IsTerminal, Read};
 
 use anyhow::{Context, Result};
 use milepost::model::Body;
-use milepost::{Channel, Happened, Message, MessageQuery, Point, Role, SessionId, StoredMessage};
+use milepost::{Channel, Happened, Message, MessageQuery, Point, Role, SessionId, Status, StoredMessage};
 use serde_json::json;
 
 use super::show::{message_json, role};
 use crate::app::{App, apart};
 use crate::args::Messages;
 use crate::errors::Usage;
-use crate::out::safe;
+use crate::out::{safe, short};
 
 /// The most bytes that are read from the input for one message.
 const MAX_INPUT_BYTES: u64 = 64 << 20;
@@ -86,12 +86,20 @@ fn parse(text: &str) -> Result<Vec<Message>> {
 }
 
 async fn add(app: &mut App, session: &str, messages: Vec<Message>) -> Result<()> {
-    let id = app.session_to_write(session).await?;
+    let id = app.session_to_add_to(session, "adding messages to").await?;
     let held = app.engine().await?.hold(id).await?;
     let count = messages.len();
     let appended = held.append_all(messages).await?;
     let info = held.info().await;
     held.release().await?;
+    if info.status == Status::Completed {
+        app.out.note(format!(
+            "{} session {} is completed: to go on with it, say: milepost sessions resume {} --reopen",
+            app.styles().warn("warning:"),
+            short(id),
+            short(id)
+        ));
+    }
     if app.out.json {
         return app.out.json(&json!({
             "sessionId": id, "position": appended.first, "checkpointId": appended.checkpoint, "messageCount": info.messages(),

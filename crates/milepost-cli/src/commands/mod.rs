@@ -6,6 +6,7 @@ mod keys;
 mod list;
 mod messages;
 mod move_;
+mod resume;
 mod sessions;
 mod shell;
 mod show;
@@ -25,6 +26,7 @@ pub use transfer::bring_back_if_archived;
 
 /// Does what was asked.
 pub async fn run(app: &mut App, command: Command) -> Result<ExitCode> {
+    app.open_log()?;
     let code = match command {
         Command::Sessions(command) => sessions(app, command).await.map(|()| ExitCode::SUCCESS),
         Command::Messages(command) => messages::run(app, command).await.map(|()| ExitCode::SUCCESS),
@@ -57,7 +59,7 @@ async fn sessions(app: &mut App, command: Sessions) -> Result<()> {
         Sessions::Show { session } => show::show(app, &session).await,
         Sessions::Checkpoints(args) => list::checkpoints(app, args).await,
         Sessions::Inspect { session, checkpoint, state } => show::inspect(app, &session, &checkpoint, state).await,
-        Sessions::Resume(args) => sessions::resume(app, args).await,
+        Sessions::Resume(args) => resume::resume(app, args).await,
         Sessions::Pause { session, reason } => sessions::pause(app, &session, reason.as_deref()).await,
         Sessions::Complete { session } => sessions::complete(app, &session).await,
         Sessions::Branch(args) => sessions::branch(app, args).await,

@@ -9,9 +9,11 @@ use serde_json::json;
 
 use crate::app::{App, misread};
 use crate::args;
+use crate::errors::Usage;
 use crate::out::{bytes, count};
 use crate::places;
 use crate::progress::Progress;
+use crate::scratch::Scratch;
 
 pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
     places::must_exist(&args.from)?;
@@ -56,9 +58,15 @@ pub async fn backup(app: &mut App, file: &Path) -> Result<()> {
         let failed = format!("writing the backup {}", file.display());
         return Err(milepost::Error::file(failed, format!("there is no directory {}", parent.display())).into());
     }
+    app.must_not_be_store(file)?;
+    if file.exists() {
+        return Err(Usage(format!("{} is there already: name a new file", file.display())).into());
+    }
     let engine = app.engine().await?;
     let waiting = app.waiting("copying the store");
-    engine.store().backup(file).await.map_err(milepost::Error::from)?;
+    let place = Scratch::beside(file)?;
+    engine.store().backup(place.path()).await.map_err(milepost::Error::from)?;
+    place.keep(file)?;
     waiting.end();
     let size = std::fs::metadata(file).map(|data| data.len()).unwrap_or(0);
     if app.out.json {

@@ -3,16 +3,17 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use milepost::store::{DeleteMode, Skipped};
+use milepost::store::DeleteMode;
 use milepost::{
-    Mark, Milepost, NewSession, Point, Resume, Session, SessionId, SessionKey, SessionPatch, SessionQuery,
-    SessionSummary, parse_set,
+    Mark, Milepost, NewSession, Point, Session, SessionId, SessionKey, SessionPatch, SessionQuery, SessionSummary,
+    Status, parse_set,
 };
 use serde_json::{Map, Value, json};
 
+use super::show::later;
 use crate::app::{App, misread};
 use crate::args;
-use crate::errors::{Usage, without_advice};
+use crate::errors::Usage;
 use crate::out::{count, plain, short};
 
 /// What was given as KEY=VALUE.
@@ -92,91 +93,31 @@ async fn finish(app: &App, engine: &Milepost, session: Session) -> Result<()> {
     app.out.line(id.to_string())
 }
 
-fn tell_skipped(app: &App, skipped: &[Skipped]) {
-    for skipped in skipped {
-        app.out.note(format!(
-            "{} checkpoint {} was passed over: {}",
-            app.out.styles.warn("warning:"),
-            skipped.id,
-            plain(without_advice(&skipped.why))
-        ));
-    }
-}
-
-fn name(mark: &Mark) -> String {
+/// A checkpoint with its label, or else its trigger.
+pub fn name(mark: &Mark) -> String {
     match &mark.checkpoint.label {
         Some(label) => format!("{} ({})", mark.checkpoint.id, plain(label)),
         None => format!("{} ({})", mark.checkpoint.id, plain(mark.checkpoint.trigger.as_str())),
     }
 }
 
-pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
-    let set = sets(&args.set)?;
-    let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
-    let id = app.session_or_archived(&args.session).await?;
-    let engine = app.engine().await?;
-    if args.dry_run {
-        let (mark, skipped) = engine.resume_preview(id, &point).await?;
-        tell_skipped(app, &skipped);
-        if app.out.json {
-            return app.out.json(&json!({ "sessionId": id, "resumeFrom": mark.map(|mark| mark.checkpoint.id) }));
-        }
-        return app.out.line(match mark {
-            Some(mark) => format!("would go on from {}, taken {}", name(&mark), app.out.time(mark.time)),
-            None => "would go on from its end: it has no checkpoint".to_owned(),
-        });
-    }
-    let how = Resume { point, set, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
-    app.free_from_the_dead(id).await?;
-    let resumed = engine.resume(id, how).await.map_err(with_flags)?;
-    tell_skipped(app, &resumed.skipped);
-    let info = resumed.session.info().await;
-    resumed.session.release().await?;
-    let from = resumed.from.as_ref();
-    if app.out.json {
-        return app.out.json(&json!({
-            "sessionId": id,
-            "workspaceId": engine.store().workspace(),
-            "projectId": info.project,
-            "resumed": true,
-            "resumedFrom": from.map(|mark| mark.checkpoint.id),
-            "status": info.status,
-            "lastActiveAt": resumed.last_active.to_string(),
-            "messageCount": resumed.messages,
-            "skipped": resumed.skipped.iter().map(|skipped| json!({ "id": skipped.id, "why": skipped.why })).collect::<Vec<_>>(),
-        }));
-    }
-    let title = info.title.as_deref().map(plain).unwrap_or_default();
-    app.out.line(format!("resumed {} {}", app.out.styles.bold(&id.to_string()), title).trim_end())?;
-    app.out.facts(&[
-        ("was", format!("{}, last active {}", resumed.status, app.out.time(resumed.last_active))),
-        ("from", from.map_or_else(|| "its end: it has no checkpoint".to_owned(), name)),
-        ("messages", resumed.messages.to_string()),
-    ])?;
-    if resumed.moved {
-        app.out.note("what came after the checkpoint stays, on the old timeline");
-    }
-    Ok(())
-}
-
-/// Advice in the words of the command line.
-fn with_flags(error: milepost::Error) -> milepost::Error {
-    match error {
-        milepost::Error::Refused { what, why, instead } => {
-            milepost::Error::Refused { what, why, instead: instead.replace("`reopen`", "--reopen") }
-        }
-        error => error,
-    }
-}
-
 pub async fn pause(app: &mut App, session: &str, reason: Option<&str>) -> Result<()> {
-    let id = app.session_to_write(session).await?;
-    let checkpoint = app.engine().await?.pause(id, reason).await?;
+    let id = app.session_to_add_to(session, "pausing").await?;
+    let engine = app.engine().await?;
+    if engine.store().session(id).await.map_err(milepost::Error::from)?.status == Status::Completed {
+        return Err(milepost::Error::refused(
+            format!("pausing session {id}"),
+            "it is completed",
+            format!("reopen it first with: milepost sessions resume {} --reopen", short(id)),
+        )
+        .into());
+    }
+    let checkpoint = engine.pause(id, reason).await?;
     done(app, id, "paused", Some(checkpoint.to_string()))
 }
 
 pub async fn complete(app: &mut App, session: &str) -> Result<()> {
-    let id = app.session_to_write(session).await?;
+    let id = app.session_to_add_to(session, "completing").await?;
     let checkpoint = app.engine().await?.complete(id).await?;
     done(app, id, "completed", Some(checkpoint.to_string()))
 }
@@ -197,9 +138,28 @@ pub async fn branch(app: &mut App, args: args::Branch) -> Result<()> {
     let id = app.session(&args.session).await?;
     let engine = app.engine().await?;
     let patch = args.title.map(|title| SessionPatch::new().title(title)).unwrap_or_default();
-    let branch = engine.branch(id, &point, NewSession { patch, ..NewSession::default() }).await?;
+    let mark = engine.mark(id, &point).await?;
+    let at = Point::Checkpoint(mark.checkpoint.id);
+    let branch = engine.branch(id, &at, NewSession { patch, ..NewSession::default() }).await?;
     if !set.is_empty() {
         branch.set(&set).await?;
+    }
+    let later = later(&engine, &mark).await.messages;
+    if point == Point::Latest && later > 0 {
+        app.out.note(format!(
+            "without {} of {}, which came after its latest checkpoint; to have all of it, take one first: milepost checkpoint {}",
+            count(later, "message"),
+            short(id),
+            short(id)
+        ));
+    }
+    if app.out.json {
+        let branch_id = branch.id();
+        branch.release().await?;
+        let summary = SessionSummary::of(engine.store().session(branch_id).await?);
+        let mut value = serde_json::to_value(summary)?;
+        value["messagesLeft"] = json!(later);
+        return app.out.json(&value);
     }
     finish(app, &engine, branch).await
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::list::colored;
 use crate::app::App;
-use crate::out::{clip, plain, short};
+use crate::out::{clip, count, plain, short};
 
 /// So many messages are shown of a session.
 const LAST_MESSAGES: usize = 5;
@@ -180,38 +180,65 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
     Ok(())
 }
 
+/// A checkpoint, and what came after it where a whole session was named.
+struct Named {
+    id: CheckpointId,
+    after: Option<u64>,
+}
+
 /// A checkpoint named as SESSION, SESSION@CHECKPOINT, or by its id alone.
-async fn named(app: &mut App, text: &str) -> Result<CheckpointId> {
+async fn named(app: &mut App, text: &str) -> Result<Named> {
     let engine = app.engine().await?;
     if let Ok(id) = text.parse::<CheckpointId>() {
-        return Ok(id);
+        return Ok(Named { id, after: None });
     }
     let (session, point) = text.split_once('@').map_or((text, None), |(session, point)| (session, Some(point)));
     let id = app.session(session).await?;
     let mark = engine.mark(id, &point.unwrap_or("latest").parse()?).await?;
-    if point.is_none() && has_moved_on(&engine, &mark).await? {
-        app.out.note(format!(
-            "{} has moved on since its latest checkpoint, which is compared; to compare all of it: milepost checkpoint {}",
-            short(id),
-            short(id)
-        ));
+    let mut after = None;
+    if point.is_none() {
+        let later = later(&engine, &mark).await;
+        after = Some(later.messages);
+        if later.messages > 0 || later.state {
+            app.out.note(format!(
+                "{} has moved on by {} since its latest checkpoint, which is compared; to compare all of it: milepost checkpoint {}",
+                short(id),
+                if later.messages > 0 { count(later.messages, "message") } else { "a change of its state".to_owned() },
+                short(id)
+            ));
+        }
     }
-    Ok(mark.checkpoint.id)
+    Ok(Named { id: mark.checkpoint.id, after })
 }
 
-/// Whether messages or state came after a checkpoint of a session.
-async fn has_moved_on(engine: &Milepost, mark: &Mark) -> Result<bool> {
-    let after = engine.store().entries(mark.session, mark.at.seq.next(), Seq(u64::MAX)).await;
-    Ok(after.is_ok_and(|after| after.iter().any(|entry| matches!(entry.kind, EntryKind::Message | EntryKind::State))))
+/// What came after a checkpoint of a session.
+#[derive(Debug, Default)]
+pub struct Later {
+    pub messages: u64,
+    pub state: bool,
+}
+
+/// What came after a checkpoint of a session.
+pub async fn later(engine: &Milepost, mark: &Mark) -> Later {
+    let entries = engine.store().entries(mark.session, mark.at.seq.next(), Seq(u64::MAX)).await.unwrap_or_default();
+    Later {
+        messages: entries.iter().filter(|entry| entry.kind == EntryKind::Message).count() as u64,
+        state: entries.iter().any(|entry| entry.kind == EntryKind::State),
+    }
 }
 
 pub async fn diff(app: &mut App, a: &str, b: &str) -> Result<()> {
     let (a, b) = (named(app, a).await?, named(app, b).await?);
-    let diff = app.engine().await?.diff(a, b).await?;
+    let diff = app.engine().await?.diff(a.id, b.id).await?;
     if app.out.json {
+        let side = |mark: &Mark, named: &Named| {
+            let mut value = mark_json(mark);
+            value["after"] = json!(named.after);
+            value
+        };
         let messages = |list: &[StoredMessage]| list.iter().map(message_json).collect::<Vec<_>>();
         return app.out.json(&json!({
-            "a": mark_json(&diff.a), "b": mark_json(&diff.b), "common": diff.common,
+            "a": side(&diff.a, &a), "b": side(&diff.b, &b), "common": diff.common,
             "onlyA": messages(&diff.only_a), "onlyB": messages(&diff.only_b),
             "state": diff.state, "usageA": diff.usage_a, "usageB": diff.usage_b,
         }));

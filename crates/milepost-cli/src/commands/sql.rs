@@ -1,6 +1,6 @@
 //! Asking in SQL.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::messages::input;
@@ -8,6 +8,7 @@ use super::store::chosen;
 use crate::app::App;
 use crate::args;
 use crate::out::{Table, plain};
+use crate::scratch::Scratch;
 
 pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
     let statement = match args.statement {
@@ -16,9 +17,10 @@ pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
     };
     let ids = chosen(app, args.session.as_deref()).await?;
     let engine = app.engine().await?;
-    let place = Scratch::new()?;
+    let place = Scratch::directory()?;
     let waiting = app.waiting("reading sessions");
-    let table = engine.sql(&ids, &statement, &place.0.join("sessions.db")).await?;
+    let table = engine.sql(&ids, &statement, &place.path().join("sessions.db")).await?;
+    drop(place);
     waiting.end();
     if table.more {
         app.out.note(format!("only the first {} rows are shown", milepost::MAX_ROWS));
@@ -34,26 +36,4 @@ pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
     let rows: Vec<Vec<String>> = rows.into_iter().map(|row| row.into_iter().map(cell).collect()).collect();
     let shrink: Vec<usize> = (0..names.len()).collect();
     app.out.table(Table { head: &names, rows, shrink: &shrink, tall: true, ..Table::default() })
-}
-
-/// A directory that goes when it is no longer needed, for this user alone.
-struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self> {
-        let mut name = [0u8; 8];
-        milepost::store::system_source().map_err(milepost::Error::from)?.fill(&mut name);
-        let path = std::env::temp_dir().join(format!("milepost-sql-{:016x}", u64::from_le_bytes(name)));
-        let mut builder = std::fs::DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(&path).with_context(|| format!("making the directory {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

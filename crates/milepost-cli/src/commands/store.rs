@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use milepost::model::Policy;
 use milepost::store::Redactor;
 use milepost::{Milepost, SessionId, SessionQuery};
 use serde_json::json;
@@ -173,7 +172,7 @@ pub async fn reindex(app: &mut App, session: Option<String>) -> Result<()> {
 pub async fn redact(app: &mut App, args: args::Redact) -> Result<()> {
     let engine = app.engine().await?;
     let redactor = match args.known {
-        true => known_secrets(&engine)?,
+        true => known_secrets(app, &engine)?,
         false => {
             let secret = match args.secret.as_deref() {
                 Some("-") | None => input(app, "the secret").await?,
@@ -222,10 +221,13 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<()> {
     Ok(())
 }
 
-/// Finds what the built-in rules know.
-fn known_secrets(engine: &Milepost) -> Result<Redactor> {
-    let rules = milepost::context::redact::Rules::from_policy(&Policy { ..engine.policy().clone() });
-    let redactor = rules.build();
+/// Finds what the engine's own rules know: the built-in ones with the patterns and exceptions of the configuration, also
+/// where they are not in force for what is added.
+fn known_secrets(app: &App, engine: &Milepost) -> Result<Redactor> {
+    let mut settings = app.loader()?.load()?;
+    settings.redaction.enabled = true;
+    let rules = app.engine_options(&settings)?.redaction.unwrap_or_default();
+    let redactor = rules.keys(&engine.policy().exclude_keys).build();
     if engine.store().is_encrypted() {
         return Err(Usage("in an encrypted workspace, name the secret: nothing lies in clear".into()).into());
     }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use milepost::transfer::export::{self, Layout};
@@ -18,6 +18,7 @@ use crate::args::{self, Format};
 use crate::errors::Usage;
 use crate::out::{Table, bytes, count, plain, short};
 use crate::places;
+use crate::scratch::Scratch;
 
 pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
     let id = app.session(&args.session).await?;
@@ -26,8 +27,16 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
     let Some(output) = args.output.as_deref() else {
         return to_output(app, &engine, id, args.format).await;
     };
+    app.must_not_be_store(output)?;
     if output.exists() && !args.force && !(output.is_dir() && is_directory(args.format)) {
         return Err(Usage(format!("{} is there already: say --force to write over it", output.display())).into());
+    }
+    if output.is_file() && places::is_database_in_use(output) {
+        return Err(Usage(format!(
+            "{} is not written over: it is a database that some program uses; name another file",
+            output.display()
+        ))
+        .into());
     }
     let files = match args.format {
         Format::Bundle => {
@@ -56,10 +65,9 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
         Format::Feature => export::tree(store, id, Layout::Feature, output).await?,
         Format::Graph => export::tree(store, id, Layout::Graph, output).await?,
         Format::Sqlite => {
-            if output.exists() {
-                std::fs::remove_file(output).with_context(|| format!("removing {}", output.display()))?;
-            }
-            export::sqlite(store, &[id], output).await?;
+            let place = Scratch::beside(output)?;
+            export::sqlite(store, &[id], place.path()).await?;
+            place.keep(output)?;
             vec![output.to_owned()]
         }
     };
@@ -103,31 +111,22 @@ fn is_directory(format: Format) -> bool {
 
 /// A file that gets its name when it is whole.
 struct Draft {
-    path: std::path::PathBuf,
+    place: Scratch,
     writer: BufWriter<File>,
 }
 
 impl Draft {
     fn new(output: &Path) -> Result<Self> {
-        let mut name = output.as_os_str().to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let path = std::path::PathBuf::from(name);
+        let place = Scratch::beside(output)?;
         let failed = |error| milepost::Error::file(format!("writing {}", output.display()), error);
-        let file = File::create(&path).map_err(failed)?;
-        Ok(Self { path, writer: BufWriter::new(file) })
+        let file = File::create_new(place.path()).map_err(failed)?;
+        Ok(Self { place, writer: BufWriter::new(file) })
     }
 
-    fn keep(mut self, output: &Path) -> Result<Vec<std::path::PathBuf>> {
+    fn keep(mut self, output: &Path) -> Result<Vec<PathBuf>> {
         self.writer.flush().and_then(|()| self.writer.get_ref().sync_all()).context("writing")?;
-        std::fs::rename(&self.path, output).with_context(|| format!("naming {}", output.display()))?;
+        self.place.keep(output)?;
         Ok(vec![output.to_owned()])
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        // Gone already when it got its name.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -231,7 +230,7 @@ pub async fn archive(app: &mut App, args: args::Archive) -> Result<()> {
 }
 
 /// The archived session that is meant.
-async fn find(app: &mut App, given: &str) -> Result<milepost::Archived> {
+pub async fn find(app: &mut App, given: &str) -> Result<milepost::Archived> {
     let engine = app.engine().await?;
     let all = engine.archived().await?;
     let mut fits = all.into_iter().filter(|one| {

@@ -7,6 +7,8 @@ mod bad_input;
 mod bad_stores;
 mod crash;
 mod flags;
+mod rules;
+mod safe_files;
 mod support;
 mod terminal;
 mod tour;

@@ -1,0 +1,154 @@
+//! Going on with a session, or only saying from where it would.
+
+use anyhow::Result;
+use milepost::store::{Error as StoreError, Skipped};
+use milepost::{EngineOptions, Mark, Milepost, Point, Resume, SessionId, Status};
+use serde_json::{Value, json};
+
+use super::sessions::{name, sets};
+use crate::app::App;
+use crate::args;
+use crate::errors::without_advice;
+use crate::out::plain;
+use crate::{holder, places};
+
+fn tell_skipped(app: &App, skipped: &[Skipped]) {
+    for skipped in skipped {
+        app.out.note(format!(
+            "{} checkpoint {} was passed over: {}",
+            app.out.styles.warn("warning:"),
+            skipped.id,
+            plain(without_advice(&skipped.why))
+        ));
+    }
+}
+
+pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
+    let set = sets(&args.set)?;
+    let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
+    if args.dry_run {
+        return preview(app, &args, &point).await;
+    }
+    let id = app.session_or_archived(&args.session).await?;
+    let engine = app.engine().await?;
+    let how = Resume { point, set, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
+    app.free_from_the_dead(id).await?;
+    let resumed = engine.resume(id, how).await.map_err(with_flags)?;
+    tell_skipped(app, &resumed.skipped);
+    let info = resumed.session.info().await;
+    resumed.session.release().await?;
+    let from = resumed.from.as_ref();
+    if app.out.json {
+        return app.out.json(&json!({
+            "sessionId": id,
+            "workspaceId": engine.store().workspace(),
+            "projectId": info.project,
+            "resumed": true,
+            "resumedFrom": from.map(|mark| mark.checkpoint.id),
+            "status": info.status,
+            "lastActiveAt": resumed.last_active.to_string(),
+            "messageCount": resumed.messages,
+            "skipped": skipped_json(&resumed.skipped),
+        }));
+    }
+    let title = info.title.as_deref().map(plain).unwrap_or_default();
+    app.out.line(format!("resumed {} {}", app.out.styles.bold(&id.to_string()), title).trim_end())?;
+    app.out.facts(&[
+        ("was", format!("{}, last active {}", resumed.status, app.out.time(resumed.last_active))),
+        ("from", from.map_or_else(|| "its end: it has no checkpoint".to_owned(), name)),
+        ("messages", resumed.messages.to_string()),
+    ])?;
+    if resumed.moved {
+        app.out.note("what came after the checkpoint stays, on the old timeline");
+    }
+    Ok(())
+}
+
+fn skipped_json(skipped: &[Skipped]) -> Vec<Value> {
+    skipped.iter().map(|skipped| json!({ "id": skipped.id, "why": skipped.why })).collect()
+}
+
+/// What a resume would go on from. It refuses what a resume refuses, and changes nothing: an archived session is looked at
+/// where it is.
+async fn preview(app: &mut App, args: &args::Resume, point: &Point) -> Result<()> {
+    let engine = app.engine().await?;
+    let found = app.session(&args.session).await;
+    let is_here = match &found {
+        Ok(id) => engine.store().session(*id).await.is_ok(),
+        Err(_) => false,
+    };
+    let archived = if is_here { None } else { super::transfer::find(app, &args.session).await.ok() };
+    let Some(archived) = archived else {
+        let id = found?;
+        let (mark, skipped) = look(app, &engine, id, args, point).await?;
+        return show_preview(app, id, mark.as_ref(), &skipped, None);
+    };
+    places::must_exist(&archived.url)?;
+    let other = app.other_store(&archived.url).await?;
+    let there = Milepost::on(other.clone(), EngineOptions::default()).await?;
+    let seen = look(app, &there, archived.session_id, args, point).await;
+    other.close().await.map_err(milepost::Error::from)?;
+    let (mark, skipped) = seen?;
+    show_preview(app, archived.session_id, mark.as_ref(), &skipped, Some(&archived.url))
+}
+
+async fn look(
+    app: &App,
+    engine: &Milepost,
+    id: SessionId,
+    args: &args::Resume,
+    point: &Point,
+) -> Result<(Option<Mark>, Vec<Skipped>)> {
+    let store = engine.store();
+    let info = store.session(id).await.map_err(milepost::Error::from)?;
+    let refused = |why: &str, instead: &str| milepost::Error::refused(format!("resuming session {id}"), why, instead);
+    if info.trashed.is_some() {
+        return Err(refused("it is in the trash", "take it out of the trash first").into());
+    }
+    if info.status == Status::Completed && !args.reopen {
+        let instead = "branch from one of its checkpoints, or resume it with --reopen";
+        return Err(refused("it is completed", instead).into());
+    }
+    let head = store.backend().session(store.workspace(), id).await.map_err(milepost::Error::from)?;
+    if let Some(lease) = head.map(|head| head.lease)
+        && lease.owner.is_some()
+        && lease.until > app.out.now
+        && !args.take_over
+        && !holder::is_gone(&lease.holder)
+    {
+        let (holder, epoch, until) = (lease.holder, lease.epoch, lease.until);
+        return Err(milepost::Error::from(StoreError::Held { session: id, holder, epoch, until }).into());
+    }
+    Ok(engine.resume_preview(id, point).await?)
+}
+
+fn show_preview(
+    app: &App,
+    id: SessionId,
+    mark: Option<&Mark>,
+    skipped: &[Skipped],
+    archive: Option<&str>,
+) -> Result<()> {
+    tell_skipped(app, skipped);
+    if app.out.json {
+        return app.out.json(&json!({
+            "sessionId": id, "resumeFrom": mark.map(|mark| mark.checkpoint.id), "skipped": skipped_json(skipped),
+            "archived": archive,
+        }));
+    }
+    let back = archive.map(|url| format!("would be brought back from {}, and ", plain(url))).unwrap_or_default();
+    app.out.line(match mark {
+        Some(mark) => format!("{back}would go on from {}, taken {}", name(mark), app.out.time(mark.time)),
+        None => format!("{back}would go on from its end: it has no checkpoint"),
+    })
+}
+
+/// Advice in the words of the command line.
+fn with_flags(error: milepost::Error) -> milepost::Error {
+    match error {
+        milepost::Error::Refused { what, why, instead } => {
+            milepost::Error::Refused { what, why, instead: instead.replace("`reopen`", "--reopen") }
+        }
+        error => error,
+    }
+}

@@ -1,0 +1,161 @@
+//! What a command refuses, warns of, or says besides, and with which exit code.
+
+use milepost::{EngineOptions, Milepost};
+
+use crate::support::{Place, Ran, number, text};
+use crate::tour_store::KEY;
+
+#[test]
+fn a_shredded_session_does_not_stop_the_doctor() {
+    let place = Place::new();
+    let run = |args: &[&str]| {
+        let mut command = place.command(args);
+        command.env("MILEPOST_ENCRYPTION_ENABLED", "true").env("MILEPOST_KEY", KEY);
+        Ran::of(command.output().unwrap())
+    };
+    let ids: Vec<String> = (0..3).map(|_| run(&["sessions", "new"]).out.trim().to_owned()).collect();
+    assert_eq!(run(&["keys", "shred", &ids[1], "--yes"]).code, 0);
+    let ran = run(&["doctor"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains(&ids[1]) && ran.out.contains("unreadable:"), "{ran:?}");
+    assert!(ran.out.contains("findings in 1 of 3 sessions"), "{ran:?}");
+    let json: serde_json::Value = serde_json::from_str(&run(&["--json", "doctor"]).out).unwrap();
+    assert_eq!(text(&json, "/findings/0/sessionId"), ids[1]);
+    assert!(text(&json, "/findings/0/unreadable").contains("shredded"), "{json:#}");
+}
+
+#[tokio::test]
+async fn a_dry_run_of_resume_refuses_what_resume_refuses_and_changes_nothing() {
+    let place = Place::new();
+    let id = place.session("Done", &["one"]);
+    let same = |flags: &[&str], code: i32| {
+        let dry = place.run(&[&["sessions", "resume", &id, "--dry-run"], flags].concat());
+        assert_eq!(dry.code, code, "{flags:?}: {dry:?}");
+        if code != 0 {
+            let real = place.run(&[&["sessions", "resume", &id], flags].concat());
+            let words = |ran: &Ran| ran.err.split(" until ").next().unwrap().to_owned();
+            assert_eq!((real.code, words(&real)), (dry.code, words(&dry)));
+        }
+    };
+    let seen = place.json(&["sessions", "resume", &id, "--dry-run"]);
+    assert_eq!((&seen["skipped"], &seen["archived"]), (&serde_json::json!([]), &serde_json::Value::Null));
+    place.ok(&["sessions", "complete", &id]);
+    same(&[], 1);
+    same(&["--reopen"], 0);
+    place.ok(&["sessions", "trash", &id]);
+    same(&["--reopen"], 1);
+    place.ok(&["sessions", "untrash", &id]);
+    let engine = Milepost::open_with(&place.url(), EngineOptions::default()).await.unwrap();
+    let held = engine.hold(id.parse().unwrap()).await.unwrap();
+    same(&["--reopen"], 4);
+    same(&["--reopen", "--take-over"], 0);
+    held.release().await.unwrap();
+    engine.close().await.unwrap();
+    let archive = format!("sqlite:{}", place.file("archive.db").display());
+    place.ok(&["sessions", "archive", &id, "--to", &archive]);
+    let dry = place.json(&["sessions", "resume", &id, "--dry-run", "--reopen"]);
+    assert_eq!(text(&dry, "/archived"), archive);
+    assert!(dry["resumeFrom"].is_string(), "{dry:#}");
+    assert_eq!(place.run(&["sessions", "resume", &id, "--dry-run"]).code, 1, "it is completed there too");
+    assert!(place.json(&["sessions", "list"])["sessions"].as_array().unwrap().is_empty(), "it is still archived");
+}
+
+#[test]
+fn what_is_in_the_trash_or_completed_is_not_added_to_unawares() {
+    let place = Place::new();
+    let id = place.session("Thrown away", &["one"]);
+    place.ok(&["sessions", "trash", &id]);
+    for args in [
+        &["messages", "add", &id, "two"][..],
+        &["state", "set", &id, "memory.step=1"],
+        &["checkpoint", &id],
+        &["sessions", "pause", &id],
+        &["sessions", "complete", &id],
+    ] {
+        let ran = place.run(args);
+        assert!(ran.code == 1 && ran.err.contains("sessions untrash"), "{args:?}: {ran:?}");
+    }
+    place.ok(&["sessions", "untrash", &id]);
+    assert_eq!(place.texts(&id), ["one"]);
+    assert_eq!(place.run(&["messages", "add", &id, "two"]).err, "");
+    place.ok(&["sessions", "complete", &id]);
+    let ran = place.run(&["sessions", "pause", &id]);
+    assert!(ran.code == 1 && ran.err.contains("--reopen"), "{ran:?}");
+    let ran = place.run(&["messages", "add", &id, "three"]);
+    assert!(ran.code == 0 && ran.err.contains("warning:") && ran.err.contains("is completed"), "{ran:?}");
+}
+
+#[test]
+fn labels_roles_and_triggers_that_cannot_be_meant_are_refused() {
+    let place = Place::new();
+    let id = place.session("Strict", &["one"]);
+    let mark = place.ok(&["checkpoint", &id, "--label", " trimmed "]);
+    assert_eq!(text(&place.json(&["sessions", "inspect", &id, "trimmed"]), "/checkpoint_id"), mark);
+    for (label, why) in [
+        ("latest", "the newest checkpoint"),
+        ("2026-11-16", "reads as a time"),
+        ("1700000000000", "reads as a time"),
+        (mark.as_str(), "the id of a checkpoint"),
+        (" ", "it is empty"),
+    ] {
+        let ran = place.run(&["checkpoint", &id, "--label", label]);
+        assert!(ran.code == 2 && ran.err.contains(why), "{label}: {ran:?}");
+    }
+    let long = "a".repeat(65);
+    for role in ["", "User", "a b", "a\u{1b}[2J", &long] {
+        let ran = place.run(&["messages", "add", &id, "x", "--role", role]);
+        assert!(ran.code == 2 && ran.err.contains("1 to 64"), "{role:?}: {ran:?}");
+    }
+    place.ok(&["messages", "add", &id, "x", "--role", &long[..64]]);
+    for command in [&["checkpoint", &id][..], &["sessions", "checkpoints", &id]] {
+        let ran = place.run(&[command, &["--type", "milestne"]].concat());
+        assert!(ran.code == 2 && ran.err.contains("did you mean milestone?"), "{ran:?}");
+        let ran = place.run(&[command, &["--type", "bogus"]].concat());
+        assert!(ran.code == 2 && ran.err.contains("no trigger: use one of"), "{ran:?}");
+    }
+}
+
+#[test]
+fn known_secrets_are_found_by_the_rules_of_the_configuration() {
+    let place = Place::new();
+    let id = place.session("Talk", &["the code is HUSH-1234", "ghp_abcdefghijklmnopqrstuvwxyz0123456789"]);
+    let other = place.session("Other", &["nothing here"]);
+    place.write("milepost.yaml", "redaction:\n  patterns: ['HUSH-[0-9]+']\n");
+    let found = place.json(&["redact", "--known", "--dry-run"]);
+    assert_eq!((number(&found, "/entries"), text(&found, "/sessions/0")), (1, id.as_str()), "{found:#}");
+    place.write("milepost.yaml", "redaction:\n  enabled: false\n  patterns: ['HUSH-[0-9]+', 'nothing here']\n");
+    assert_eq!(number(&place.json(&["redact", "--known", "--dry-run"]), "/entries"), 2);
+    place.write("milepost.yaml", "redaction:\n  patterns: ['HUSH-[0-9]+', 'nothing here']\n  allow: ['HUSH-[0-9]+']\n");
+    let found = place.json(&["redact", "--known", "--dry-run"]);
+    assert_eq!((number(&found, "/entries"), text(&found, "/sessions/0")), (1, other.as_str()), "{found:#}");
+}
+
+#[test]
+fn what_came_after_the_latest_checkpoint_is_told() {
+    let place = Place::new();
+    let id = place.session("Moved on", &["one"]);
+    let mark = place.ok(&["checkpoint", &id]);
+    let at = format!("{id}@{mark}");
+    let diff = place.run(&["sessions", "diff", &at, &id]);
+    assert_eq!(diff.err, "");
+    place.ok(&["messages", "add", &id, "two"]);
+    place.ok(&["messages", "add", &id, "three"]);
+    let diff = place.run(&["sessions", "diff", &at, &id]);
+    assert!(diff.err.contains("has moved on by 2 messages"), "{diff:?}");
+    let diff = place.json(&["sessions", "diff", &at, &id]);
+    assert_eq!((diff["a"]["after"].as_u64(), number(&diff, "/b/after")), (None, 2));
+    let branch = place.run(&["sessions", "branch", &id]);
+    assert!(branch.err.contains("without 2 messages"), "{branch:?}");
+    assert_eq!(number(&place.json(&["sessions", "branch", &id]), "/messagesLeft"), 2);
+    place.ok(&["checkpoint", &id]);
+    assert_eq!(place.run(&["sessions", "branch", &id]).err, "");
+}
+
+#[test]
+fn a_checkpoint_of_another_session_is_not_there() {
+    let place = Place::new();
+    let (a, b) = (place.session("A", &["one"]), place.session("B", &["two"]));
+    let mark = place.ok(&["checkpoint", &a]);
+    let ran = place.run(&["sessions", "restore", &b, &mark]);
+    assert!(ran.code == 3 && ran.err.contains(&format!("belongs to session {a}")), "{ran:?}");
+}
