@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
-use crate::project::{Context, ContextFor, ContextLimits, Identified, Projects, collect, is_stale};
+use crate::project::{Context, ContextFor, ContextLimits, Identified, collect, is_stale};
 use crate::session::Session;
 
 /// Records of what was collected for a session, to see when it is old.
@@ -17,7 +17,7 @@ const COLLECTED: &str = "context";
 impl Milepost {
     /// The project of a directory.
     pub async fn here(&self, dir: &Path) -> Result<Identified> {
-        Projects::open(self.store()).await?.identify(dir).await
+        self.projects().await?.identify(dir).await
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
-use crate::project::{Owner, Projects};
+use crate::project::Owner;
 use crate::transfer::{Ids, copy_session};
 
 /// Records that say where archived sessions are.
@@ -59,7 +59,7 @@ impl Milepost {
     pub async fn delete(&self, id: SessionId, mode: DeleteMode, dry_run: bool) -> Result<Deleted> {
         let deleted = self.store().delete(id, mode, &self.claim(), dry_run).await?;
         if !dry_run {
-            let projects = Projects::open(self.store()).await?;
+            let projects = self.projects().await?;
             for session in &deleted.sessions {
                 projects.forget(&Owner::Session(*session)).await?;
             }

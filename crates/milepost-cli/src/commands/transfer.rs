@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use milepost::transfer::export::{self, Layout};
-use milepost::transfer::{
-    BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle, import_bundle, older,
-};
+use milepost::transfer::{BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle};
 use milepost::{Milepost, SessionId, SessionPatch};
 use serde_json::json;
 
@@ -157,9 +155,9 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
     let imported = match is_bundle {
         true => {
             let file = BufReader::new(File::open(&args.path).context("opening the bundle")?);
-            vec![Box::pin(import_bundle(engine.store(), file, &options, &engine.claim(), &mut tell)).await?]
+            vec![engine.import_bundle(file, &options, &mut tell).await?]
         }
-        false => older::import_path(engine.store(), &args.path, &options, &engine.claim()).await?,
+        false => engine.import_older(&args.path, &options).await?,
     };
     progress.end();
     let mut patch: SessionPatch = key(args.keys).patch();
@@ -167,7 +165,7 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
         patch = patch.title(title);
     }
     if !patch.is_empty() {
-        for one in &imported {
+        for one in imported.iter().filter(|one| one.entries > 0) {
             engine.patch(one.session, patch.clone()).await?;
         }
     }
@@ -208,7 +206,8 @@ fn show_imported(app: &App, imported: &[Imported]) -> Result<()> {
     }
     for one in imported {
         let (messages, checkpoints) = (count(one.messages, "message"), count(one.checkpoints, "checkpoint"));
-        app.out.line(format!("imported {}: {messages}, {checkpoints}", one.session))?;
+        let word = if one.entries > 0 { "imported" } else { "here already" };
+        app.out.line(format!("{word} {}: {messages}, {checkpoints}", one.session))?;
         one.notes.iter().for_each(|note| app.out.note(format!("  {}", plain(note))));
     }
     Ok(())

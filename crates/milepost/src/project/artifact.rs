@@ -137,6 +137,16 @@ impl Projects {
     pub async fn put_artifact(&self, owner: &Owner, name: &str, content: &[u8], new: NewArtifact) -> Result<Stored> {
         check_artifact_name(name)?;
         check_size(name, content.len())?;
+        if let Some(clean) = self.redacted(name).await? {
+            let why = "its name looks like a secret, and a name is kept as it is";
+            return Err(Error::refused(format!("the artifact {clean:?}"), why, "give it another name"));
+        }
+        let clean = match std::str::from_utf8(content) {
+            Ok(text) => self.redacted(text).await?,
+            Err(_) => None,
+        };
+        let content = clean.as_deref().map_or(content, str::as_bytes);
+        check_size(name, content.len())?;
         let hash = blake3::hash(content).to_hex().to_string();
         let key = self.artifact_key(owner, name);
         if let Some(found) = self.get::<Artifact>(HEAD, &key).await? {

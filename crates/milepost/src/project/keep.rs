@@ -5,8 +5,9 @@ use milepost_model::{Id, SessionId};
 use milepost_store::{Conflict, Store};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::{Error, Result};
+use crate::{Error, Milepost, Result, redaction};
 
 /// So often a change is tried again when someone else changed the same record.
 const MAX_TRIES: usize = 64;
@@ -18,6 +19,8 @@ const SECRET_KEY: &str = "1";
 pub struct Projects {
     pub(super) store: Store,
     secret: [u8; 32],
+    /// Whose rules say what a secret is; nothing is taken out without one.
+    engine: Option<Milepost>,
 }
 
 impl std::fmt::Debug for Projects {
@@ -27,22 +30,37 @@ impl std::fmt::Debug for Projects {
 }
 
 impl Projects {
-    /// The projects of a store's workspace.
+    /// The projects of a store's workspace. What is kept through them is kept as it is; [`Milepost::projects`] takes secrets
+    /// out first.
     pub async fn open(store: &Store) -> Result<Self> {
         let mut fresh = [0; 32];
         store.source().fill(&mut fresh);
         for _ in 0..MAX_TRIES {
             if let Some(found) = store.record(SECRET_KIND, SECRET_KEY).await? {
                 let secret = found.value.as_slice().try_into().map_err(|_| damaged("the secret of projects"))?;
-                return Ok(Self { store: store.clone(), secret });
+                return Ok(Self { store: store.clone(), secret, engine: None });
             }
             match store.put_record(SECRET_KIND, SECRET_KEY, None, None, &fresh).await {
-                Ok(_) => return Ok(Self { store: store.clone(), secret: fresh }),
+                Ok(_) => return Ok(Self { store: store.clone(), secret: fresh, engine: None }),
                 Err(milepost_store::Error::Conflict(Conflict::Record { .. })) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Err(Conflict::Record { key: SECRET_KIND.to_owned() }).map_err(|conflict| Error::Store(conflict.into()))
+    }
+
+    /// A text without its secrets, which go into the vault; none when it has none.
+    pub(super) async fn redacted(&self, text: &str) -> Result<Option<String>> {
+        let Some(engine) = &self.engine else { return Ok(None) };
+        let mut value = Value::String(text.to_owned());
+        let found = engine.redaction().value(&mut value);
+        match value {
+            Value::String(clean) if !found.is_empty() => {
+                redaction::keep(engine, found).await?;
+                Ok(Some(clean))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// What a name is called in keys.
@@ -122,6 +140,14 @@ impl Projects {
                 return Ok(found);
             }
         }
+    }
+}
+
+impl Milepost {
+    /// The projects of the workspace. Artifacts that are text, templates and lines of logs are kept without their secrets;
+    /// an artifact that is not UTF-8 is kept as it is.
+    pub async fn projects(&self) -> Result<Projects> {
+        Ok(Projects { engine: Some(self.clone()), ..Projects::open(self.store()).await? })
     }
 }
 

@@ -45,7 +45,9 @@ impl Projects {
     pub async fn log(&self, owner: &Owner, text: &str) -> Result<u64> {
         let at = self.store.source().now();
         let mut length = None;
-        for line in text.lines() {
+        // As a whole: a secret may have several lines.
+        let clean = self.redacted(text).await?;
+        for line in clean.as_deref().unwrap_or(text).lines() {
             if line.len() > MAX_LINE_BYTES {
                 let why = format!("it has {} bytes, the limit MAX_LINE_BYTES is {MAX_LINE_BYTES}", line.len());
                 return Err(Error::refused(

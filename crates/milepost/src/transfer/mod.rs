@@ -5,6 +5,12 @@
 //! ([`copy_session`]) is the same from store to store, and brings over only what is new when it is made again. **Exports**
 //! ([`export`]) are read by people and by other tools; **older files** ([`older`]) are found out by their content and become
 //! sessions. Nothing here knows how a store keeps its bytes.
+//!
+//! What other tools wrote was never looked at for secrets: [`Milepost::import_older`] takes them out before anything is
+//! stored, like everything else that the engine writes. A bundle and a copy stay what they were, entry by entry, because
+//! they come from a store that was written so; [`Milepost::import_bundle`] looks through a bundle all the same, and says in
+//! [`Imported::notes`] when something in it looks like a secret. The functions that take a [`Store`](milepost_store::Store)
+//! neither take out nor look.
 
 mod bundle;
 mod copy;
@@ -13,6 +19,8 @@ mod incoming;
 mod names;
 pub mod older;
 mod outgoing;
+mod suspects;
+mod through;
 mod triggers;
 mod when;
 
@@ -21,6 +29,8 @@ pub use copy::{Copied, copy_session};
 
 use milepost_model::SessionId;
 use milepost_store::ed25519_dalek::VerifyingKey;
+
+use crate::engine::Milepost;
 
 /// Whether what is imported keeps its ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,6 +56,8 @@ pub struct ImportOptions {
     pub from: Option<String>,
     /// The project that sessions made from older files belong to.
     pub project: Option<String>,
+    /// Whose rules say what a secret is; nothing is looked at without one.
+    pub(crate) engine: Option<Milepost>,
 }
 
 impl ImportOptions {
@@ -107,7 +119,7 @@ pub struct Imported {
     pub session: SessionId,
     /// What it was called where it came from.
     pub original: String,
-    /// Entries that were added.
+    /// Entries that were added; none when the same was imported before.
     pub entries: u64,
     /// Messages up to its head.
     pub messages: u64,

@@ -5,3 +5,4 @@ mod copies;
 mod exports;
 mod older;
 mod scene;
+mod secrets;

@@ -10,6 +10,7 @@ use super::format::{AnyLine, Chain, FORMAT, Footer, Header, MAGIC, VERSION, WIND
 use crate::error::{Error, Result};
 use crate::transfer::incoming::Incoming;
 use crate::transfer::outgoing::{Piece, entry_name};
+use crate::transfer::suspects::Suspects;
 use crate::transfer::{FREE_BYTES, ImportLimits, ImportOptions, Imported, OnProgress, Progress};
 
 /// What a bundle holds, seen before it is imported.
@@ -103,6 +104,21 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
         self.refuse(format!("{what} (after {}): {why}", self.last))
     }
 
+    /// How much of it was read.
+    fn so_far(&self) -> String {
+        let of = self.header.as_ref().map(|header| format!(" of {}", header.entries)).unwrap_or_default();
+        format!("{}{of} entries are whole", self.entries)
+    }
+
+    /// Packed lines come in blocks: of the block that was cut, nothing can be read.
+    fn cut_off(&self) -> Error {
+        self.refuse(format!(
+            "the file is cut off, it ends after {}: {}; copy it again, or export the session again",
+            self.last,
+            self.so_far()
+        ))
+    }
+
     fn header(&mut self) -> Result<()> {
         if !self.read_line()? {
             return Err(self.refuse("it is empty"));
@@ -134,15 +150,16 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
         loop {
             let found = match self.input.fill_buf() {
                 Ok(found) => found,
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(self.cut_off()),
                 Err(error) => {
-                    let why = format!("after {} it cannot be unpacked: {error}", self.last);
+                    let why = format!("{}, then it cannot be unpacked: {error}", self.so_far());
                     return Err(Error::import(&*self.from, why));
                 }
             };
             if found.is_empty() {
                 return match self.line.is_empty() {
                     true => Ok(false),
-                    false => Err(self.wrong("the last line", "it is cut off")),
+                    false => Err(self.cut_off()),
                 };
             }
             let end = found.iter().position(|byte| *byte == b'\n');
@@ -184,9 +201,7 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
     /// The next piece, or how it ends.
     fn next(&mut self) -> Result<Result<Piece, Footer>> {
         if !self.read_line()? {
-            let total = self.header.as_ref().map_or(0, |header| header.entries);
-            let why = format!("it ends after {}: {} of {total} entries are there", self.last, self.entries);
-            return Err(self.refuse(why));
+            return Err(self.cut_off());
         }
         let before = self.chain.hash();
         let line = std::mem::take(&mut self.line);
@@ -281,10 +296,20 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
 
 /// Reads a whole bundle and sees that it is as it was written.
 pub fn check_bundle<R: Read + Seek>(reader: R, options: &ImportOptions) -> Result<Checked> {
+    check(reader, options, None)
+}
+
+fn check<R: Read + Seek>(
+    reader: R,
+    options: &ImportOptions,
+    mut suspects: Option<&mut Suspects<'_>>,
+) -> Result<Checked> {
     let mut bundle = BundleReader::open(reader, options)?;
     let footer = loop {
-        if let Err(footer) = bundle.next()? {
-            break footer;
+        match (bundle.next()?, &mut suspects) {
+            (Err(footer), _) => break footer,
+            (Ok(Piece::Entry(entry)), Some(suspects)) => suspects.look(*entry),
+            _ => {}
         }
     };
     let signed_by = match &footer.signed {
@@ -327,12 +352,14 @@ pub async fn import_bundle<R: Read + Seek + Send>(
     claim: &Claim,
     progress: OnProgress<'_>,
 ) -> Result<Imported> {
-    let checked = check_bundle(&mut reader, options)?;
+    let mut suspects = options.engine.as_ref().map(Suspects::new);
+    let checked = check(&mut reader, options, suspects.as_mut())?;
+    let notes = suspects.and_then(Suspects::note).into_iter().collect();
     let mut bundle = BundleReader::open(&mut reader, options)?;
     let mut incoming = Incoming::new(store, checked.session, options.ids, claim);
     let outcome = pour(&mut bundle, &checked, &mut incoming, progress).await;
     match outcome {
-        Ok(()) => Box::pin(incoming.finish()).await,
+        Ok(()) => Ok(Imported { notes, ..Box::pin(incoming.finish()).await? }),
         Err(error) => {
             incoming.discard().await?;
             Err(error)

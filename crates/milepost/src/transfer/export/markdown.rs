@@ -254,16 +254,25 @@ fn code_end(text: &str, run: usize) -> Option<usize> {
     None
 }
 
+/// Whether it changes how the text around it is read and is not read itself: a control character, or one of those that
+/// turn the direction of a line.
+fn is_control(c: char) -> bool {
+    let turns =
+        |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns(c)
+}
+
 /// Control characters are shown as what they are: nothing to read.
 fn clean(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
-    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if is_control(c) && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
 fn one_line(text: &str) -> String {
     const MAX: usize = 200;
-    let line: Vec<&str> = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty()).collect();
-    let line = line.join(" ");
+    let text = clean(text);
+    let words = text.split(|c: char| c.is_whitespace() || c == '\u{fffd}').filter(|word| !word.is_empty());
+    let line = words.collect::<Vec<_>>().join(" ");
     match line.chars().count() > MAX {
         true => line.chars().take(MAX).chain("…".chars()).collect(),
         false => line,

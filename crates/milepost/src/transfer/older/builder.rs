@@ -1,6 +1,6 @@
 //! A session put together from what was found, and written like one that comes from a bundle.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use milepost_model::{
     Body, Channel, Checkpoint, CheckpointId, Delta, Entry, Event, Hash, HashedState, Position, Resumable, Seq,
@@ -10,7 +10,9 @@ use milepost_store::{Claim, Store};
 use serde_json::{Map, Value, json};
 
 use super::say::{Said, said};
+use crate::engine::Milepost;
 use crate::error::{Error, Result};
+use crate::redaction::{self, Secret};
 use crate::transfer::incoming::Incoming;
 use crate::transfer::outgoing::{Line, Piece, PieceEntry};
 use crate::transfer::triggers;
@@ -18,6 +20,9 @@ use crate::transfer::{Ids, ImportOptions, Imported};
 
 /// The longest name that is taken over: what the store allows.
 const MAX_NAME: usize = 1 << 10;
+/// Where a session says what it was called, and what it was made of.
+pub(super) const IMPORTED_ID: &str = "imported_id";
+pub(super) const IMPORTED_HASH: &str = "imported_hash";
 
 /// A checkpoint that was found.
 #[derive(Debug, Default)]
@@ -47,6 +52,11 @@ pub(super) struct Builder {
     state: Value,
     marks: u64,
     seen: Vec<(Option<String>, Option<Timestamp>)>,
+    engine: Option<Milepost>,
+    /// Secrets that a vault is to keep.
+    secrets: Vec<Secret>,
+    /// Kinds of secrets that were taken out.
+    kinds: BTreeSet<String>,
     pub notes: Vec<String>,
 }
 
@@ -69,6 +79,9 @@ impl Builder {
             state: json!({}),
             marks: 0,
             seen: Vec::new(),
+            engine: options.engine.clone(),
+            secrets: Vec::new(),
+            kinds: BTreeSet::new(),
             notes: Vec::new(),
         }
     }
@@ -84,9 +97,34 @@ impl Builder {
         }
     }
 
+    fn found(&mut self, found: Vec<Secret>) {
+        for secret in found {
+            self.kinds.insert(secret.kind.clone());
+            if secret.id.is_some() && !self.secrets.iter().any(|known| known.id == secret.id) {
+                self.secrets.push(secret);
+            }
+        }
+    }
+
+    /// Takes the secrets out of a value.
+    fn redact(&mut self, value: &mut Value) {
+        let found = self.engine.as_ref().map(|engine| engine.redaction().value(value));
+        self.found(found.unwrap_or_default());
+    }
+
+    fn redacted(&mut self, text: String) -> String {
+        let mut value = Value::String(text);
+        self.redact(&mut value);
+        match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        }
+    }
+
     /// Sets a field of what a list shows, when it can be shown.
     pub fn set(&mut self, key: &str, value: Option<&Value>) {
         let Some(text) = value.and_then(Value::as_str).filter(|text| !text.is_empty()) else { return };
+        let text = &*self.redacted(text.to_owned());
         if text.len() > MAX_NAME || text.contains('\0') {
             return self.note(format!("its {key} is too long, or has a NUL character: left out"));
         }
@@ -115,11 +153,14 @@ impl Builder {
         read.into_iter().skip(known).try_for_each(|said| self.message(said))
     }
 
-    pub fn message(&mut self, said: Said) -> Result<()> {
+    pub fn message(&mut self, mut said: Said) -> Result<()> {
         if self.said.len() as u64 >= self.max_messages {
             return Err(self.refuse(format!("it has more than {} messages, the limit max_messages", self.max_messages)));
         }
+        // Compared as it was read, kept without its secrets.
         self.said.push(fingerprint(&said));
+        let found = self.engine.as_ref().map(|engine| engine.redaction().message(&mut said.message));
+        self.found(found.unwrap_or_default());
         *self.counts.entry(said.message.channel.clone()).or_default() += 1;
         self.entries.push((said.time, Body::Message(said.message)));
         Ok(())
@@ -139,6 +180,7 @@ impl Builder {
         if let Value::Object(map) = &mut state {
             map.retain(|_, value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty()));
         }
+        self.redact(&mut state);
         let delta = Delta::diff(&self.state, &state).map_err(|error| self.refuse(error.to_string()))?;
         if !delta.is_empty() {
             self.entries.push((time, Body::State(delta)));
@@ -164,11 +206,16 @@ impl Builder {
         if let (None, Some(original)) = (id, found.id) {
             extra.insert("original_id".into(), original.into());
         }
+        let mut extra = Value::Object(extra);
+        self.redact(&mut extra);
+        let trigger = self.redacted(found.trigger);
+        let label = found.label.map(|label| self.redacted(label));
+        let description = found.description.map(|description| self.redacted(description));
         let mut mark = Checkpoint::new(id.unwrap_or(CheckpointId::from_bytes([0; 16])), Trigger::Interval);
         mark.number = self.marks;
-        mark.trigger = if fits(&found.trigger) { triggers::nearest(&found.trigger) } else { Trigger::Interval };
-        mark.label = found.label.filter(fits);
-        mark.description = found.description;
+        mark.trigger = if fits(&trigger) { triggers::nearest(&trigger) } else { Trigger::Interval };
+        mark.label = label.filter(fits);
+        mark.description = description;
         mark.clean = !found.is_unclean;
         mark.resumable = match found.is_final {
             true => Resumable::No("it could not be resumed from where it came from".into()),
@@ -176,7 +223,9 @@ impl Builder {
         };
         mark.counts = self.counts.clone();
         mark.state = Hash(HashedState::new(self.state.clone()).hash());
-        mark.extra = extra;
+        if let Value::Object(extra) = extra {
+            mark.extra = extra;
+        }
         self.entries.push((found.time, Body::Mark(mark)));
     }
 
@@ -189,12 +238,58 @@ impl Builder {
         }
     }
 
+    /// The id that it brought along and keeps.
+    pub fn own_id(&self, options: &ImportOptions) -> Option<SessionId> {
+        self.original.parse().ok().filter(|_| options.ids == Ids::Preserve)
+    }
+
+    /// What it was called, as a session can say it.
+    pub fn imported_id(&self) -> Option<String> {
+        let name = self.engine.as_ref().map(|engine| engine.redaction().text(&self.original));
+        let name = name.unwrap_or_else(|| self.original.clone());
+        (name.len() <= MAX_NAME && !name.contains('\0')).then_some(name)
+    }
+
+    /// What it is made of, without its secrets and whatever project it is put into.
+    pub fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new_derive_key("milepost 1 imported session");
+        let mut part = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_be_bytes()).update(bytes);
+        };
+        part(self.original.as_bytes());
+        for (key, value) in self.patch.0.iter().filter(|(key, _)| *key != "project") {
+            part(key.as_bytes());
+            part(value.to_string().as_bytes());
+        }
+        for (time, body) in &self.entries {
+            part(&time.map(|time| time.0.to_be_bytes()).unwrap_or_default());
+            match body {
+                Body::Message(message) => part(&serde_json::to_vec(message).unwrap_or_default()),
+                Body::State(delta) => part(&delta.encode()),
+                Body::Mark(mark) => part(&serde_json::to_vec(mark).unwrap_or_default()),
+                Body::Event(event) => part(&serde_json::to_vec(event).unwrap_or_default()),
+            }
+        }
+        hasher.finalize().to_hex()[..32].to_owned()
+    }
+
     /// Writes the session; whole, or nothing of it.
     pub async fn write(mut self, store: &Store, options: &ImportOptions, claim: &Claim) -> Result<Imported> {
-        let own: Option<SessionId> = self.original.parse().ok().filter(|_| options.ids == Ids::Preserve);
+        let own = self.own_id(options);
         let id = own.unwrap_or_else(|| store.source().id());
-        if own.is_none() && self.original.len() <= MAX_NAME && !self.original.contains('\0') {
-            self.patch.0.insert("imported_id".into(), self.original.clone().into());
+        let hash = self.hash();
+        if let (None, Some(name)) = (own, self.imported_id()) {
+            self.patch.0.insert(IMPORTED_ID.into(), name.into());
+        }
+        self.patch.0.insert(IMPORTED_HASH.into(), hash.into());
+        if let Some(engine) = &self.engine {
+            engine.redaction().patch(&mut self.patch);
+            // Before anything names them.
+            redaction::keep(engine, std::mem::take(&mut self.secrets)).await?;
+        }
+        if !self.kinds.is_empty() {
+            let kinds = std::mem::take(&mut self.kinds).into_iter().collect::<Vec<_>>().join(", ");
+            self.note(format!("secrets were taken out before it was stored: {kinds}"));
         }
         let now = store.source().now();
         let first = self.created.or_else(|| self.entries.iter().find_map(|(time, _)| *time)).unwrap_or(now).min(now);

@@ -3,12 +3,15 @@
 //!
 //! Times are kept where they can be times; fields that nobody here knows stay with the message, the checkpoint or the state
 //! that carried them. What could not be taken over as it was is told in [`Imported::notes`].
+//!
+//! Importing the same again adds nothing: a session remembers what it was made of (`imported_hash`), and is left alone.
 
 mod builder;
 mod convert;
 mod detect;
 mod files;
 mod graph;
+mod known;
 mod say;
 
 use std::collections::BTreeMap;
@@ -22,7 +25,10 @@ use crate::error::{Error, Result};
 use builder::Builder;
 use detect::Kind;
 
-/// Imports a file, or every session that is found in a directory. Each session is imported whole or not at all.
+/// Imports a file, or every session that is found in a directory: all of them or, when one is refused, none. Those that
+/// were imported before are left as they are, and that is noted.
+///
+/// Secrets are stored as they are found: [`Milepost::import_older`](crate::Milepost::import_older) takes them out.
 pub async fn import_path(store: &Store, path: &Path, options: &ImportOptions, claim: &Claim) -> Result<Vec<Imported>> {
     let mut options = options.clone();
     options.from.get_or_insert_with(|| path.display().to_string());
@@ -41,6 +47,7 @@ pub async fn import_path(store: &Store, path: &Path, options: &ImportOptions, cl
 }
 
 /// Imports what a file's content says, wherever it came from. `name` is what it is called when it has no id of its own.
+/// Secrets stay: see [`Milepost::import_older_bytes`](crate::Milepost::import_older_bytes).
 pub async fn import_bytes(
     store: &Store,
     name: &str,
@@ -113,9 +120,23 @@ async fn import_groups(
     if built.is_empty() {
         return Err(Error::import(options.name(), "no chat, checkpoint or bundle that is known here is in it"));
     }
-    let mut imported = Vec::new();
+    let known = known::Known::find(store, &built, options).await?;
+    let (mut imported, mut written) = (Vec::new(), Vec::new());
     for builder in built {
-        imported.push(Box::pin(builder.write(store, options, claim)).await?);
+        if let Some(session) = known.get(&builder, options) {
+            imported.push(known::left_alone(store, session, builder).await?);
+            continue;
+        }
+        match Box::pin(builder.write(store, options, claim)).await {
+            Ok(one) => {
+                written.push(one.session);
+                imported.push(one);
+            }
+            Err(error) => {
+                known::take_back(store, &written, claim, options, &error).await?;
+                return Err(error);
+            }
+        }
     }
     Ok(imported)
 }

@@ -11,6 +11,7 @@ use milepost::project::{
 };
 
 use crate::project::support::{START, Scene};
+use crate::support::Scratch;
 
 fn project(id: &str) -> Owner {
     Owner::Project(ProjectId::new(id).unwrap())
@@ -205,4 +206,41 @@ proptest::proptest! {
             proptest::prop_assert_eq!(filled.unwrap(), text);
         }
     }
+}
+
+const TOKEN: &str = "ghp_x7Kq2mVt9RbL4nWc8YpZ1sDf6GhJ3kAe5UoT";
+
+#[tokio::test]
+async fn through_the_engine_texts_are_kept_without_their_secrets() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let (projects, owner) = (milepost.projects().await.unwrap(), project("p"));
+    let text = format!("clone with {TOKEN}\n");
+    for _ in 0..2 {
+        projects.put_artifact(&owner, "a.md", text.as_bytes(), NewArtifact::default()).await.unwrap();
+    }
+    let (artifact, content) = projects.artifact(&owner, "a.md", None).await.unwrap();
+    assert_eq!(String::from_utf8(content).unwrap(), "clone with [redacted:github-token]\n");
+    assert_eq!(artifact.versions.len(), 1, "the same content is no version");
+
+    let new = NewArtifact { kind: ArtifactKind::Template, ..NewArtifact::default() };
+    projects.put_artifact(&owner, "t.md", format!("{TOKEN} {{{{what}}}}").as_bytes(), new).await.unwrap();
+    let secret = values(&[("what", TOKEN)]);
+    projects.make_artifact(&owner, "made.md", (&owner, "t.md"), &secret).await.unwrap();
+    let made = projects.artifact(&owner, "made.md", None).await.unwrap().1;
+    assert_eq!(String::from_utf8(made).unwrap(), "[redacted:github-token] [redacted:github-token]");
+
+    let key =
+        "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7\n-----END PRIVATE KEY-----";
+    projects.log(&owner, &format!("began\nwith {TOKEN}\n{key}\nended")).await.unwrap();
+    let lines = projects.log_lines(&owner, 0, 100).await.unwrap();
+    let log: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
+    assert!(!log.join("\n").contains(TOKEN) && !log.join("\n").contains("MIIE"), "{log:?}");
+    assert_eq!((log[0], log[log.len() - 1]), ("began", "ended"));
+
+    let binary = [&[0xff, 0xfe][..], TOKEN.as_bytes()].concat();
+    projects.put_artifact(&owner, "a.bin", &binary, NewArtifact::default()).await.unwrap();
+    assert_eq!(projects.artifact(&owner, "a.bin", None).await.unwrap().1, binary, "what is no text is not touched");
+    let named = projects.put_artifact(&owner, TOKEN, b"x", NewArtifact::default()).await.unwrap_err().to_string();
+    assert!(named.contains("looks like a secret") && !named.contains(TOKEN), "{named}");
 }

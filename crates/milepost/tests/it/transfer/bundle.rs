@@ -2,7 +2,7 @@
 
 use std::io::{Cursor, Read as _};
 
-use milepost::model::{CheckpointId, SessionId};
+use milepost::model::{CheckpointId, Message, Role, SessionId};
 use milepost::store::ed25519_dalek::SigningKey;
 use milepost::store::{Append, Conflict, MarkQuery, MessageQuery, NewSession, Store};
 use milepost::transfer::{BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle, import_bundle};
@@ -336,4 +336,35 @@ async fn bundles_of_version_1_stay_readable_and_are_still_written_so() {
     let to = scene.memory().await;
     assert_eq!(import(&to, &golden, &ImportOptions::default()).await.unwrap().session, id);
     assert_eq!(content(&to, id).await, content(&from, id).await);
+}
+
+#[tokio::test]
+async fn a_bundle_that_is_cut_off_says_so_and_how_much_is_whole() {
+    let scene = Scene::new(31);
+    let from = scene.memory().await;
+    let dice = Dice::new(31);
+    let id = any_session(&scene, &from, &dice).await;
+    let writer = from.write(id, &claim()).await.unwrap();
+    // So much noise that it is packed in several blocks.
+    for _ in 0..40 {
+        let noise: String = (0..20_000).map(|_| char::from(b'a' + dice.below(26) as u8)).collect();
+        writer.append(Append::new().message(Message::new(Role::User, noise))).await.unwrap();
+    }
+    writer.release().await.unwrap();
+    let good = bundle(&from, id).await;
+    let to = scene.memory().await;
+    let total = check_bundle(Cursor::new(&good), &ImportOptions::default()).unwrap().entries;
+    let mut most = 0;
+    for part in 1..20 {
+        let said = refused(&to, &good[..good.len() * part / 20]).await;
+        assert!(said.contains("the file is cut off"), "{said}");
+        assert!(said.contains("entries are whole"), "{said}");
+        if let Some((before, _)) = said.split_once(&format!(" of {total} entries are whole")) {
+            let whole: u64 = before.rsplit(' ').next().unwrap().parse().unwrap();
+            assert!((most..total).contains(&whole), "{said}");
+            most = whole;
+        }
+    }
+    assert!(most > total / 2, "{most} of {total}");
+    assert!(refused(&to, &good[..good.len() - 1]).await.contains("the file is cut off"));
 }

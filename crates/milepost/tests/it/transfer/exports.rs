@@ -232,3 +232,35 @@ async fn jsonl_has_a_message_a_line() {
     assert_eq!(lines.lines().count() as u64, count);
     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).unwrap()["timestamp"].is_string()));
 }
+
+#[tokio::test]
+async fn no_character_of_a_session_turns_the_direction_of_markdown() {
+    let scene = Scene::new(21);
+    let store = scene.memory().await;
+    let turning: String = ('\u{202a}'..='\u{202e}')
+        .chain('\u{2066}'..='\u{2069}')
+        .chain(['\u{61c}', '\u{200e}', '\u{200f}'])
+        .flat_map(|c| ['x', c])
+        .collect();
+    let said = |text: &str| format!("{text} {turning} 👩‍🚀");
+    let patch = SessionPatch::new().title(said("title")).project(said("project")).tags([said("tag")]);
+    let writer = store.create(NewSession { id: None, patch }, &claim()).await.unwrap();
+    let call = Block::tool_call("1", said("tool"), json!({ said("key"): said("value") }));
+    let blocks = vec![Block::text(said("```\ncode")), call, Block::from(json!({ "type": said("odd") }))];
+    let messages = [Message::new(Role::User, said("text")), Message::blocks(Role::Other(said("role")), blocks)];
+    let mark = NewMark::new(Trigger::Manual).label(said("label")).description(said("description"));
+    let mut append = Append::new().mark(mark);
+    for message in messages {
+        append = append.message(message);
+    }
+    writer.append(append).await.unwrap();
+    let written = text(&store, writer.id()).await;
+    let found: Vec<char> = written.chars().filter(|c| turning.contains(*c) && *c != 'x').collect();
+    assert_eq!(found, Vec::<char>::new(), "{written}");
+    assert!(written.contains("👩‍🚀"), "what joins letters stays");
+    for part in
+        ["title", "project", "tag", "text", "code", "tool", "key", "value", "odd", "ole", "label", "description"]
+    {
+        assert!(written.contains(part), "{part}: {written}");
+    }
+}

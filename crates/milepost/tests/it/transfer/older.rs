@@ -272,3 +272,74 @@ async fn a_bundle_is_recognised_and_a_session_of_that_id_is_not_overwritten() {
     let found = messages(&to, id).await;
     assert!(found.iter().all(|m| !matches!(&m.message.content, Content::Text(text) if text == "other")));
 }
+
+fn chat_of(id: &str, text: &str) -> String {
+    json!({ "sessionId": id, "messages": [{ "role": "user", "content": text }] }).to_string()
+}
+
+async fn ids(store: &Store) -> Vec<SessionId> {
+    store.backend().session_ids(store.workspace()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_directory_is_imported_as_a_whole_or_not_at_all() {
+    let scene = Scene::new(6);
+    let store = scene.memory().await;
+    let taken = any_session(&scene, &store, &Dice::new(6)).await;
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.json"), chat_of("first", "new")).unwrap();
+    fs::write(dir.path().join("b.json"), chat_of(&taken.to_string(), "taken")).unwrap();
+    for _ in 0..2 {
+        let error = import_path(&store, dir.path(), &ImportOptions::default(), &claim()).await.unwrap_err();
+        assert!(error.to_string().contains(&format!("session {taken} exists already")), "{error}");
+        assert_eq!(ids(&store).await, [taken], "nothing was imported");
+    }
+    // What only the store can refuse is refused after others were written: they go again.
+    let id = store.marks(taken, &MarkQuery::default()).await.unwrap()[0].checkpoint.id;
+    let own: SessionId = store.source().id();
+    let checkpoint = json!({
+        "id": id, "taskId": "z", "createdAt": "2025-05-01T10:00:00.000Z", "reason": "interval",
+        "conversationHistory": { "messages": [{ "role": "user", "content": "x" }] },
+    });
+    fs::write(dir.path().join("b.json"), chat_of(&own.to_string(), "with an id")).unwrap();
+    fs::write(dir.path().join("c.json"), checkpoint.to_string()).unwrap();
+    let error = import_path(&store, dir.path(), &ImportOptions::default(), &claim()).await.unwrap_err();
+    assert!(error.to_string().contains("exists already"), "{error}");
+    assert_eq!(ids(&store).await, [taken], "nothing is left");
+    fs::remove_file(dir.path().join("c.json")).unwrap();
+    assert_eq!(import_dir(&store, dir.path()).await.len(), 2, "what was taken back can be imported");
+    assert_eq!(ids(&store).await.len(), 3);
+    assert!(store.verify().await.unwrap().is_whole());
+}
+
+#[tokio::test]
+async fn importing_the_same_again_adds_nothing() {
+    let scene = Scene::new(7);
+    let store = scene.memory().await;
+    let own: SessionId = store.source().id();
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.json"), chat_of("first", "one")).unwrap();
+    fs::write(dir.path().join("b.json"), chat_of(&own.to_string(), "two")).unwrap();
+    let first = import_dir(&store, dir.path()).await;
+    scene.clock.advance_ms(60_000);
+    fs::write(dir.path().join("c.json"), chat_of("third", "three")).unwrap();
+    let again = import_dir(&store, dir.path()).await;
+    let (mut new, old): (Vec<_>, Vec<_>) = again.into_iter().partition(|one| one.entries > 0);
+    assert_eq!((new.remove(0).original.as_str(), new.len()), ("third", 0));
+    let sessions = |list: &[Imported]| {
+        let mut sessions: Vec<_> = list.iter().map(|one| (one.session, one.messages)).collect();
+        sessions.sort();
+        sessions
+    };
+    assert_eq!(sessions(&old), sessions(&first));
+    assert!(old.iter().all(|one| one.notes[0].contains("was imported before")), "{old:?}");
+    assert_eq!(ids(&store).await.len(), 3);
+    // Another conversation of the same name is another one, and new ids are always new sessions.
+    fs::write(dir.path().join("a.json"), chat_of("first", "something else")).unwrap();
+    import_dir(&store, &dir.path().join("a.json")).await;
+    assert_eq!(ids(&store).await.len(), 4);
+    let mut remap = ImportOptions::default();
+    remap.ids = Ids::Remap;
+    import_path(&store, dir.path(), &remap, &claim()).await.unwrap();
+    assert_eq!(ids(&store).await.len(), 7);
+}

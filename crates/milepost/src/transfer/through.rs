@@ -1,0 +1,42 @@
+//! Imports in the name of an engine: by its rules of what a secret is.
+
+use std::io::{Read, Seek};
+use std::path::Path;
+
+use super::{ImportOptions, Imported, OnProgress, import_bundle, older};
+use crate::engine::Milepost;
+use crate::error::Result;
+
+impl Milepost {
+    /// Imports a file that an older tool left behind, or every session that is found in a directory. Secrets are taken
+    /// out of all of it before anything is stored. See [`older::import_path`]; a bundle is taken as
+    /// [`Milepost::import_bundle`] takes it.
+    pub async fn import_older(&self, path: &Path, options: &ImportOptions) -> Result<Vec<Imported>> {
+        Box::pin(older::import_path(self.store(), path, &self.importing(options), &self.claim())).await
+    }
+
+    /// Imports what a file's content says, without its secrets. See [`older::import_bytes`].
+    pub async fn import_older_bytes(
+        &self,
+        name: &str,
+        content: &[u8],
+        options: &ImportOptions,
+    ) -> Result<Vec<Imported>> {
+        Box::pin(older::import_bytes(self.store(), name, content, &self.importing(options), &self.claim())).await
+    }
+
+    /// Imports a bundle, entry by entry as it is: its hashes and its signature stay what they are. What looks like a secret
+    /// in its messages, states and events is told in [`Imported::notes`], and left there. Blobs are not looked into.
+    pub async fn import_bundle<R: Read + Seek + Send>(
+        &self,
+        reader: R,
+        options: &ImportOptions,
+        progress: OnProgress<'_>,
+    ) -> Result<Imported> {
+        Box::pin(import_bundle(self.store(), reader, &self.importing(options), &self.claim(), progress)).await
+    }
+
+    fn importing(&self, options: &ImportOptions) -> ImportOptions {
+        ImportOptions { engine: Some(self.clone()), ..options.clone() }
+    }
+}
