@@ -74,6 +74,24 @@ fn encrypted(place: &Place, args: &[&str]) -> std::process::Command {
     command
 }
 
+/// Waits until a process has its scratch file open and the file has no name any more.
+#[cfg(target_os = "linux")]
+fn wait_until_nameless(pid: u32) {
+    let is_nameless = || {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut names = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        names.any(|name| name.to_string_lossy().ends_with("sessions.db (deleted)"))
+    };
+    for _ in 0..1200 {
+        if is_nameless() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("the scratch file has kept its name");
+}
+
+#[cfg(target_os = "linux")]
 #[test]
 fn nothing_asked_in_sql_is_left_behind_in_clear() {
     let place = Place::new();
@@ -94,11 +112,7 @@ fn nothing_asked_in_sql_is_left_behind_in_clear() {
     for signal in [Signal::INT, Signal::TERM] {
         let endless = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n";
         let child = encrypted(&place, &["sql", endless]).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(700));
-        for entry in left(&place, "milepost-") {
-            let files: Vec<_> = std::fs::read_dir(place.file(&entry)).unwrap().collect();
-            assert!(files.is_empty(), "while the statement runs, the file has no name: {files:?}");
-        }
+        wait_until_nameless(child.id());
         kill_process(Pid::from_child(&child), signal).unwrap();
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code, 130, "one interrupt is enough: {ran:?}");
