@@ -35,6 +35,9 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     app.free_from_the_dead(id).await?;
     let resumed = engine.resume(id, how).await.map_err(with_flags)?;
     tell_skipped(app, &resumed.skipped);
+    for damaged in &resumed.damaged {
+        app.out.note(format!("{} {}", app.out.styles.warn("warning:"), plain(without_advice(damaged))));
+    }
     let info = resumed.session.info().await;
     resumed.session.release().await?;
     let from = resumed.from.as_ref();
@@ -49,6 +52,7 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
             "lastActiveAt": resumed.last_active.to_string(),
             "messageCount": resumed.messages,
             "skipped": skipped_json(&resumed.skipped),
+            "damaged": resumed.damaged,
         }));
     }
     let title = info.title.as_deref().map(plain).unwrap_or_default();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use milepost::model::Retention;
 use milepost::store::Redactor;
 use milepost::{Milepost, SessionId, SessionQuery};
 use serde_json::json;
@@ -34,15 +35,20 @@ pub async fn chosen(app: &mut App, session: Option<&str>) -> Result<Vec<SessionI
 pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     let ids = chosen(app, args.session.as_deref()).await?;
     let engine = app.engine().await?;
-    let mut keep = engine.policy().retention.clone();
-    keep.max_checkpoints = args.keep.unwrap_or(keep.max_checkpoints);
-    keep.max_age_days = args.days.unwrap_or(keep.max_age_days);
-    keep.clean_only |= args.clean_only;
+    let asked = |mut keep: Retention| {
+        keep.max_checkpoints = args.keep.unwrap_or(keep.max_checkpoints);
+        keep.max_age_days = args.days.unwrap_or(keep.max_age_days);
+        keep.clean_only |= args.clean_only;
+        keep
+    };
+    let general = asked(engine.policy().retention.clone());
     let mut pruned = BTreeMap::new();
     let mut freed = 0;
     let mut progress = app.progress("pruning", ids.len() as u64);
     for (number, id) in ids.into_iter().enumerate() {
         progress.tell(number as u64);
+        let session = engine.store().session(id).await.map_err(milepost::Error::from)?;
+        let keep = asked(engine.policy_of(&session)?.retention);
         let preview = engine.store().prune_preview(id, &keep).await.map_err(milepost::Error::from)?;
         if preview.checkpoints.is_empty() {
             continue;
@@ -57,7 +63,7 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     progress.end();
     let (purged, deleted) = match args.purge {
         true => {
-            engine.store().empty_trash(&keep, &engine.claim(), args.dry_run).await.map_err(milepost::Error::from)?
+            engine.store().empty_trash(&general, &engine.claim(), args.dry_run).await.map_err(milepost::Error::from)?
         }
         false => Default::default(),
     };
@@ -80,7 +86,7 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
         app.out.note(format!(
             "erasing them would free {}; they stay {} days in the trash, `prune --purge` erases what is older",
             bytes(freed),
-            keep.trash_days
+            general.trash_days
         ));
     }
     if args.purge {
