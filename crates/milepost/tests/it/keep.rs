@@ -1,6 +1,6 @@
 //! Retention, archives, deletion, what tools left, what a directory tells.
 
-use milepost::project::{NewArtifact, Owner};
+use milepost::project::{NewArtifact, Owner, Projects};
 use milepost::store::{DeleteMode, Options, Store};
 use milepost::tools::{calls_since, hydrated};
 use milepost::{MarkQuery, MessageQuery, NewMark, NewSession, Notice, SessionPatch, Trigger};
@@ -79,7 +79,7 @@ async fn deleting_a_session_deletes_its_artifacts() {
     let session = milepost.create(NewSession::default()).await.unwrap();
     let id = session.id();
     session.release().await.unwrap();
-    let projects = milepost.projects().await.unwrap();
+    let projects = Projects::open(milepost.store()).await.unwrap();
     let owner = Owner::Session(id);
     projects.put_artifact(&owner, "foundation.md", b"# Foundation", NewArtifact::default()).await.unwrap();
     milepost.delete(id, DeleteMode::Refuse, true).await.unwrap();

@@ -53,8 +53,8 @@ pub(super) struct Builder {
     marks: u64,
     seen: Vec<(Option<String>, Option<Timestamp>)>,
     engine: Option<Milepost>,
-    /// Secrets that a vault is to keep.
-    secrets: Vec<Secret>,
+    /// Secrets that a vault is to keep, by their ids.
+    secrets: BTreeMap<String, Secret>,
     /// Kinds of secrets that were taken out.
     kinds: BTreeSet<String>,
     pub notes: Vec<String>,
@@ -80,7 +80,7 @@ impl Builder {
             marks: 0,
             seen: Vec::new(),
             engine: options.engine.clone(),
-            secrets: Vec::new(),
+            secrets: BTreeMap::new(),
             kinds: BTreeSet::new(),
             notes: Vec::new(),
         }
@@ -100,8 +100,8 @@ impl Builder {
     fn found(&mut self, found: Vec<Secret>) {
         for secret in found {
             self.kinds.insert(secret.kind.clone());
-            if secret.id.is_some() && !self.secrets.iter().any(|known| known.id == secret.id) {
-                self.secrets.push(secret);
+            if let Some(id) = secret.id.clone() {
+                self.secrets.insert(id, secret);
             }
         }
     }
@@ -285,7 +285,7 @@ impl Builder {
         if let Some(engine) = &self.engine {
             engine.redaction().patch(&mut self.patch);
             // Before anything names them.
-            redaction::keep(engine, std::mem::take(&mut self.secrets)).await?;
+            redaction::keep(engine, std::mem::take(&mut self.secrets).into_values().collect()).await?;
         }
         if !self.kinds.is_empty() {
             let kinds = std::mem::take(&mut self.kinds).into_iter().collect::<Vec<_>>().join(", ");
