@@ -32,8 +32,9 @@ pub fn life(tour: &mut Tour<'_>) {
     let made = tour.program(&["sessions", "new", "--title", "Second"]);
     let second = text(&made, "/sessionId").to_owned();
     assert_eq!((text(&made, "/status"), number(&made, "/messageCount")), ("active", 0));
-    let again =
-        tour.program(&["sessions", "new", "--project", "alpha", "--agent", "researcher", "--reuse", "--tag", "again"]);
+    let key =
+        ["--project", "alpha", "--agent", "researcher", "--feature", "search", "--task", "t-1", "--stage", "planning"];
+    let again = tour.program(&[&["sessions", "new", "--reuse", "--tag", "again"], &key[..]].concat());
     assert_eq!(text(&again, "/sessionId"), first);
 
     tour.person(&["messages", "add", &first, "Find three papers on write-ahead logs"]);
