@@ -136,12 +136,19 @@ pub(super) fn clear_text<'a>(message: &'a Message, plain: &[u8]) -> Option<(usiz
     plain.get(offset..)?.starts_with(escape(text).as_bytes()).then_some((offset, text))
 }
 
-/// Whether a message may have a text, by a glance at its plain bytes: only one whose content is an empty list has none for
-/// sure. A call of a tool and a block of an unknown kind have texts, too.
+/// Whether a message may have a text, by a glance at its plain bytes: one that has none for sure is a list of pictures, or
+/// empty. A call of a tool and a block of an unknown kind have texts, too.
 pub(super) fn may_have_text(plain: &[u8]) -> bool {
+    const PICTURE: &[u8] = b"{\"type\":\"image\",\"source\":";
     let Some(role) = plain.strip_prefix(b"{\"role\":\"") else { return true };
     let Some(end) = memchr::memchr2(b'"', b'\\', role) else { return true };
-    !role[end..].starts_with(b"\",\"content\":[]")
+    let Some(list) = role[end..].strip_prefix(b"\",\"content\":[") else { return true };
+    // What follows an object is another picture, or it is not known what it is: a field, a text, a tool.
+    let all_pictures = || {
+        let mut followed = memchr::memmem::find_iter(list, b"},").map(|at| &list[at + b"},".len()..]);
+        list.starts_with(PICTURE) && followed.all(|next| next.starts_with(PICTURE))
+    };
+    !(list.starts_with(b"]") || all_pictures())
 }
 
 /// A text as it stands inside a JSON string.

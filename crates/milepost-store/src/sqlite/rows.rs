@@ -586,34 +586,37 @@ fn check_file(path: &Path) -> Result<Vec<Finding>> {
     Ok(lines.iter().filter(|line| *line != "ok").map(finding).collect())
 }
 
+/// How many timelines that a table has rows of are not there: one look for each, however many rows.
+const LINES_WITHOUT: &str = "WITH RECURSIVE line (no) AS (
+   SELECT min(id) >> 32 FROM TABLE
+   UNION ALL
+   SELECT (SELECT min(id) >> 32 FROM TABLE WHERE id >= (line.no + 1) << 32) FROM line
+   WHERE line.no IS NOT NULL)
+ SELECT count(*) FROM line WHERE no IS NOT NULL AND no NOT IN (SELECT no FROM timelines)";
+
 /// Rows that belong to nothing.
 fn check_orphans(db: &Connection) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
-    let orphans = [
-        (
-            "timelines of entries",
-            "WITH RECURSIVE line (no) AS (
-               SELECT min(id) >> 32 FROM entries
-               UNION ALL
-               SELECT (SELECT min(id) >> 32 FROM entries WHERE id >= (line.no + 1) << 32) FROM line
-               WHERE line.no IS NOT NULL)
-             SELECT count(*) FROM line WHERE no IS NOT NULL AND no NOT IN (SELECT no FROM timelines)",
-        ),
+    let orphans: [(&str, String); 5] = [
+        ("timelines of entries", LINES_WITHOUT.replace("TABLE", "entries")),
+        // Whether each fits an entry of its timeline is seen when the timeline is read.
+        ("timelines of marks", LINES_WITHOUT.replace("TABLE", "marks")),
         (
             "timelines",
-            "SELECT count(*) FROM timelines WHERE (workspace, session) NOT IN (SELECT workspace, id FROM sessions)",
+            "SELECT count(*) FROM timelines WHERE (workspace, session) NOT IN (SELECT workspace, id FROM sessions)"
+                .into(),
         ),
-        ("marks", "SELECT count(*) FROM marks WHERE id NOT IN (SELECT id FROM entries)"),
-        ("keyframes", "SELECT count(*) FROM keyframes WHERE id NOT IN (SELECT id FROM entries)"),
+        ("keyframes", "SELECT count(*) FROM keyframes WHERE id NOT IN (SELECT id FROM entries)".into()),
         (
             "blob references",
-            "SELECT count(*) FROM entries INDEXED BY entries_refs WHERE refs IS NOT NULL AND kind NOT BETWEEN 1 AND 4",
+            "SELECT count(*) FROM entries INDEXED BY entries_refs WHERE refs IS NOT NULL AND kind NOT BETWEEN 1 AND 4"
+                .into(),
         ),
     ];
     for (what, sql) in orphans {
-        let count: i64 = db.query_row(sql, [], |row| row.get(0)).map_err(fail("checking the database file"))?;
+        let count: i64 = db.query_row(&sql, [], |row| row.get(0)).map_err(fail("checking the database file"))?;
         if count > 0 {
-            let derived = what == "marks";
+            let derived = what == "timelines of marks";
             let what = format!("{count} {what} belong to nothing; reindex rebuilds what is derived");
             found.push(Finding { derived, what });
         }

@@ -28,6 +28,7 @@ mod processes;
 mod redact;
 mod search;
 mod support;
+mod verify;
 mod writer;
 
 #[test]
