@@ -9,13 +9,12 @@ mod out;
 mod places;
 mod progress;
 mod scratch;
+mod usage;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let args = args::Args::parse();
+    let args = usage::parse();
     let json = args.global.json;
     let (is_endless, only_reads) = (args.command.is_endless(), args.command.only_reads());
     let mut app = app::App::new(args.global);

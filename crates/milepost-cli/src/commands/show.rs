@@ -193,7 +193,13 @@ async fn named(app: &mut App, text: &str) -> Result<Named> {
         return Ok(Named { id, after: None });
     }
     let (session, point) = text.split_once('@').map_or((text, None), |(session, point)| (session, Some(point)));
-    let id = app.session(session).await?;
+    let id = match app.session(session).await {
+        Err(error) if point.is_none() => {
+            app.out.note(format!("a part of a checkpoint's id, or its label, goes with the session: SESSION@{text}"));
+            return Err(error);
+        }
+        other => other?,
+    };
     let mark = engine.mark(id, &point.unwrap_or("latest").parse()?).await?;
     let mut after = None;
     if point.is_none() {

@@ -116,6 +116,9 @@ fn what_was_typed_wrong_is_said_and_nothing_is_done() {
             &["keys", "shred", &id],
             &["keys", "sign", &id, "--key", "no.key"],
             &["completions", "tcsh"],
+            &["serch", "parser"],
+            &["sessions", "add", &id, "a text"],
+            &["sessions", "diff", "latest", "latest"],
         ],
     );
     assert_seen!("bad_words", seen.end());
