@@ -9,10 +9,10 @@ use super::proxy::Proxy;
 use super::{Prefix, bucket};
 use crate::nodes::{Meeting, Outcome};
 
-/// Two minutes, or ten.
+/// Two minutes, or eight.
 fn how_long() -> Duration {
     match std::env::var_os("MILEPOST_LONG").is_some() {
-        true => Duration::from_secs(600),
+        true => Duration::from_secs(480),
         false => Duration::from_secs(120),
     }
 }
