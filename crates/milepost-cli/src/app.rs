@@ -13,7 +13,7 @@ use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use crate::args::Global;
 use crate::errors::{Failed, INTERRUPTED, Interrupted, Usage};
-use crate::out::{Out, Styles, plain, short};
+use crate::out::{Out, Styles, plain};
 use crate::progress::{Progress, Waiting};
 use crate::{holder, places, scratch};
 
@@ -313,21 +313,6 @@ impl App {
             .into()),
             false => Ok(()),
         }
-    }
-
-    /// The session that is meant, to be added to: it is not in the trash.
-    pub async fn session_to_add_to(&mut self, given: &str, what: &str) -> Result<SessionId> {
-        let id = self.session_to_write(given).await?;
-        let info = self.engine().await?.store().session(id).await.map_err(milepost::Error::from)?;
-        if info.trashed.is_some() {
-            return Err(milepost::Error::refused(
-                format!("{what} session {id}"),
-                "it is in the trash",
-                format!("take it out first with: milepost sessions untrash {}", short(id)),
-            )
-            .into());
-        }
-        Ok(id)
     }
 }
 

@@ -609,6 +609,9 @@ pub enum Messages {
         /// Up to this checkpoint
         #[arg(long)]
         checkpoint: Option<String>,
+        /// Put secrets from the vault back
+        #[arg(long)]
+        reveal: bool,
     },
     /// Show the last messages, and new ones as they come
     Tail {
@@ -620,6 +623,9 @@ pub enum Messages {
         /// Stop after the last one instead of waiting for more
         #[arg(long)]
         no_follow: bool,
+        /// Put secrets from the vault back
+        #[arg(long)]
+        reveal: bool,
     },
 }
 

@@ -101,6 +101,8 @@ fn code(error: &anyhow::Error) -> u8 {
         Some(Error::Ambiguous { .. }) => 3,
         // A checkpoint of another session.
         Some(Error::Refused { what, .. }) if what.starts_with("checkpoint ") => 3,
+        // What was typed as a label can be none.
+        Some(Error::Refused { what, .. }) if what.starts_with("the label ") => 2,
         Some(Error::Config { place, .. }) if place.contains(".key") => 6,
         Some(Error::Config { .. }) => 2,
         Some(Error::Store(error)) => match error {

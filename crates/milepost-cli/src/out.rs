@@ -300,6 +300,43 @@ pub fn clip(text: &str, room: usize) -> String {
     out
 }
 
+/// A text without colours in lines that fit, broken at spaces where there are some. Lines after the first are indented.
+pub fn wrap(text: &str, room: usize) -> Vec<String> {
+    const INDENT: usize = 4;
+    // In less than this nothing can be read.
+    let room = room.max(2 * INDENT);
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        let mut word = word.to_owned();
+        loop {
+            let gap = usize::from(!line.trim().is_empty());
+            if line.width() + gap + word.width() <= room {
+                line.extend(std::iter::repeat_n(' ', gap));
+                line += &word;
+                break;
+            }
+            if line.trim().is_empty() {
+                // It is longer than a line.
+                let mut end = 0;
+                for (at, c) in word.char_indices() {
+                    if line.width() + word[..at].width() + c.width().unwrap_or(0) > room && at > 0 {
+                        break;
+                    }
+                    end = at + c.len_utf8();
+                }
+                let rest = word.split_off(end);
+                line += &word;
+                word = rest;
+            }
+            lines.push(std::mem::replace(&mut line, " ".repeat(INDENT)));
+        }
+    }
+    if !line.trim().is_empty() || lines.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
 /// Characters by which a stored text could move the cursor, change colours, or show letters in another order than they have.
 fn is_unsafe(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -398,6 +435,19 @@ mod tests {
         assert_eq!(clip("abcdef", 4), "abc…");
         assert_eq!(clip("日本語", 4), "日…");
         assert_eq!(visible_width(&clip("\x1b[31mabcdef\x1b[0m", 3)), 3);
+    }
+
+    #[test]
+    fn wrapping_fits_and_loses_nothing() {
+        for text in ["", "one", "a few words that go on and on", &"x".repeat(90), "key: 日本語日本語日本語日本語 and more"] {
+            for room in [10, 17, 40, 200] {
+                let lines = wrap(text, room);
+                assert!(lines.iter().all(|line| line.width() <= room), "{room}: {lines:?}");
+                let squeeze = |text: &str| text.replace(' ', "");
+                assert_eq!(squeeze(&lines.concat()), squeeze(text));
+            }
+        }
+        assert_eq!(wrap("a few words", 9), ["a few", "    words"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 static ALL: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -29,16 +29,6 @@ impl Scratch {
     fn new(path: PathBuf) -> Self {
         all().push(path.clone());
         Self(path)
-    }
-
-    /// A directory for this user alone.
-    pub fn directory() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("milepost-{}", chance()?));
-        let mut builder = std::fs::DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(&path).with_context(|| format!("making the directory {}", path.display()))?;
-        Ok(Self::new(path))
     }
 
     /// The place beside a file where it is written until it is whole. Nothing is there yet.

@@ -10,7 +10,7 @@ use milepost_store::{Append, Changes, Claim, NewMark, SessionPage, SessionQuery,
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use crate::config::Summaries;
+use crate::config::{Compression, Summaries};
 use crate::error::{Error, Result};
 use crate::notice::{Counts, Notice};
 use crate::redaction::Redaction;
@@ -35,8 +35,12 @@ pub struct EngineOptions {
     pub holder: String,
     /// The most tokens that a request to a model may have.
     pub budget_tokens: usize,
+    /// So many of them an estimate keeps free for what the user asks: over the budget with them, it is time to compact.
+    pub reserve_tokens: usize,
     /// So many of the last messages go into a request.
     pub last_messages: usize,
+    /// How checkpoint files beside the store are packed.
+    pub compression: Compression,
     /// Which agents may read which other agents' summaries.
     pub summaries: Summaries,
     /// Kinds of agents beside those that Milepost brings along.
@@ -53,8 +57,10 @@ impl Default for EngineOptions {
             redaction: Some(Rules::new()),
             vault: false,
             holder: format!("process {}", std::process::id()),
-            budget_tokens: 100_000,
-            last_messages: 50,
+            budget_tokens: milepost_context::request::DEFAULT_BUDGET,
+            reserve_tokens: milepost_context::request::RESERVED_FOR_PROMPT,
+            last_messages: milepost_context::request::DEFAULT_MESSAGES,
+            compression: Compression::default(),
             summaries: Summaries::default(),
             agents: BTreeMap::new(),
             agent_policies: BTreeMap::new(),
@@ -75,7 +81,9 @@ struct Inner {
     redaction: Redaction,
     holder: String,
     budget_tokens: usize,
+    reserve_tokens: usize,
     last_messages: usize,
+    compression: Compression,
     summaries: Summaries,
     agents: BTreeMap<String, AgentDescription>,
     agent_policies: BTreeMap<String, PolicyPatch>,
@@ -106,7 +114,9 @@ impl Milepost {
                 redaction,
                 holder: options.holder,
                 budget_tokens: options.budget_tokens,
+                reserve_tokens: options.reserve_tokens,
                 last_messages: options.last_messages,
+                compression: options.compression,
                 summaries: options.summaries,
                 agents: options.agents,
                 agent_policies: options.agent_policies,
@@ -137,6 +147,15 @@ impl Milepost {
 
     pub(crate) fn budget_tokens(&self) -> usize {
         self.inner.budget_tokens
+    }
+
+    pub(crate) fn reserve_tokens(&self) -> usize {
+        self.inner.reserve_tokens
+    }
+
+    /// How checkpoint files beside the store are packed.
+    pub fn compression(&self) -> &Compression {
+        &self.inner.compression
     }
 
     pub(crate) fn last_messages(&self) -> usize {
@@ -474,7 +493,9 @@ impl EngineOptions {
             redaction: settings.redaction.enabled.then_some(rules),
             vault: settings.redaction.vault,
             budget_tokens: usize::try_from(settings.budget.tokens).unwrap_or(usize::MAX),
+            reserve_tokens: usize::try_from(settings.budget.reserve_tokens).unwrap_or(usize::MAX),
             last_messages: usize::try_from(settings.budget.last_messages).unwrap_or(usize::MAX),
+            compression: settings.compression.clone(),
             summaries: settings.summaries.clone(),
             agents: settings.agents.iter().map(|(kind, agent)| (kind.clone(), described(kind, agent))).collect(),
             agent_policies: settings.agents.iter().map(|(kind, agent)| (kind.clone(), agent.policy.clone())).collect(),

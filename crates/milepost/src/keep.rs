@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
-use crate::project::Owner;
-use crate::transfer::{Ids, copy_session};
+use crate::project::{Owner, Projects};
+use crate::transfer::{Ids, copy_session, holds_all_of};
 
 /// Records that say where archived sessions are.
 const ARCHIVED: &str = "archived";
@@ -28,6 +28,9 @@ pub struct Archived {
     pub message_count: u64,
     /// When it was archived.
     pub archived_at: Timestamp,
+    /// It was brought back, and the archive still has a copy.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub returned: bool,
 }
 
 impl Milepost {
@@ -94,7 +97,7 @@ impl Milepost {
         // Nobody may write to it between the copy and the removal.
         let writer = self.store().write(id, &self.claim()).await?;
         let end = self.end_of(id).await?;
-        Box::pin(copy_session(self.store(), to, id, Ids::Preserve, &self.claim(), &mut |_| ())).await?;
+        self.copy_to_archive(id, to, url).await?;
         let verified = to.verify_session(id).await?;
         if !verified.is_whole() {
             return Err(Error::refused(
@@ -109,12 +112,9 @@ impl Milepost {
             title: session.title.clone(),
             message_count: session.messages(),
             archived_at: self.source().now(),
+            returned: false,
         };
-        let value =
-            serde_json::to_vec(&archived).map_err(|error| Error::file("writing where a session went", error))?;
-        let key = id.to_string();
-        let known = self.store().record(ARCHIVED, &key).await?.map(|record| record.version);
-        self.store().put_record(ARCHIVED, &key, known, None, &value).await?;
+        self.note_archived(&archived).await?;
         // Taking it over fences this writer and any other; whoever took it from this one may have added to it.
         let claim = self.claim().take_over();
         drop(self.store().write(id, &claim).await?);
@@ -127,7 +127,42 @@ impl Milepost {
         }
         drop(writer);
         self.store().delete(id, DeleteMode::Refuse, &claim, false).await?;
+        // The copy has its artifacts and its log.
+        self.projects().await?.forget(&Owner::Session(id)).await?;
         Ok(archived)
+    }
+
+    async fn note_archived(&self, archived: &Archived) -> Result<()> {
+        let value = serde_json::to_vec(archived).map_err(|error| Error::file("writing where a session went", error))?;
+        let key = archived.session_id.to_string();
+        let known = self.store().record(ARCHIVED, &key).await?.map(|record| record.version);
+        self.store().put_record(ARCHIVED, &key, known, None, &value).await?;
+        Ok(())
+    }
+
+    /// Copies a session to where it is archived. The copy from which it was brought back differs when something was
+    /// redacted since: the one that is here takes its place, unless that one was added to.
+    async fn copy_to_archive(&self, id: SessionId, to: &Store, url: &str) -> Result<()> {
+        let claim = self.claim();
+        let copy =
+            async || Box::pin(copy_session(self.store(), to, id, Ids::Preserve, &claim, &mut |_| ())).await.map(drop);
+        let refused = match copy().await {
+            Err(error @ Error::Refused { .. }) => error,
+            outcome => return outcome,
+        };
+        let came_from_there = match self.store().record(ARCHIVED, &id.to_string()).await? {
+            Some(record) => {
+                let known = parse(&record.value, &record.key)?;
+                known.returned && known.url == url
+            }
+            None => false,
+        };
+        if !came_from_there || !holds_all_of(self.store(), to, id).await? {
+            return Err(refused);
+        }
+        to.delete(id, DeleteMode::Refuse, &claim, false).await?;
+        Projects::open(to).await?.forget(&Owner::Session(id)).await?;
+        copy().await
     }
 
     /// Whether another store is this one under whatever name: what is noted in one is then seen in the other.
@@ -141,8 +176,13 @@ impl Milepost {
         Ok(seen?.is_some())
     }
 
-    /// Sessions that were archived.
+    /// Sessions that were archived and are not back.
     pub async fn archived(&self) -> Result<Vec<Archived>> {
+        Ok(self.archive_copies().await?.into_iter().filter(|archived| !archived.returned).collect())
+    }
+
+    /// Every copy of a session that is in an archive, also of those that are back.
+    pub async fn archive_copies(&self) -> Result<Vec<Archived>> {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
             let page = self.store().records(ARCHIVED, after.as_deref(), PAGE).await?;
@@ -159,18 +199,16 @@ impl Milepost {
     /// Where an archived session is; none when it was not archived.
     pub async fn archived_at(&self, id: SessionId) -> Result<Option<Archived>> {
         let key = id.to_string();
-        self.store().record(ARCHIVED, &key).await?.map(|record| parse(&record.value, &key)).transpose()
+        let found = self.store().record(ARCHIVED, &key).await?.map(|record| parse(&record.value, &key)).transpose()?;
+        Ok(found.filter(|archived| !archived.returned))
     }
 
     /// Brings an archived session back. It stays in the archive too.
     pub async fn unarchive(&self, archived: &Archived, from: &Store) -> Result<()> {
         let claim: Claim = self.claim();
         Box::pin(copy_session(from, self.store(), archived.session_id, Ids::Preserve, &claim, &mut |_| ())).await?;
-        let key = archived.session_id.to_string();
-        if let Some(record) = self.store().record(ARCHIVED, &key).await? {
-            self.store().delete_record(ARCHIVED, &key, record.version).await?;
-        }
-        Ok(())
+        // The copy is still there: what is redacted here must be redacted there too.
+        self.note_archived(&Archived { returned: true, ..archived.clone() }).await
     }
 }
 

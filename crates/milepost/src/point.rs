@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
 use crate::time::parse_time;
+use crate::transfer::derived;
 
 /// A checkpoint of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,7 +22,8 @@ pub enum Point {
     Checkpoint(CheckpointId),
     /// The one nearest to this moment.
     Time(Timestamp),
-    /// The newest with this label, or the one whose id begins or ends like this.
+    /// The newest with this label, or the one whose id begins or ends like this. What was left behind when the session was
+    /// set back is found too, after what is not.
     Named(String),
 }
 
@@ -104,13 +106,18 @@ impl Milepost {
                 if let Some(mark) = store.marks(session, &query).await?.pop() {
                     return Ok(mark);
                 }
+                // The label may have been left behind when the session was set back.
+                if let Some(mark) = store.marks_left_behind(session, &query).await?.pop() {
+                    return Ok(mark);
+                }
                 let part = name.to_lowercase();
                 let not_found =
                     || milepost_store::Error::NotFound { what: "checkpoint", id: format!("{name:?} of {session}") };
                 if part.len() < SHORTEST_ID {
                     return Err(not_found().into());
                 }
-                let all = store.marks(session, &MarkQuery::default()).await?;
+                let mut all = store.marks(session, &MarkQuery::default()).await?;
+                all.extend(store.marks_left_behind(session, &MarkQuery::default()).await?);
                 let found = all.iter().map(|mark| mark.checkpoint.id).filter(|id| fits(&id.to_string(), &part));
                 let id = one(name, "checkpoint", found.collect())?;
                 Ok(store.mark(id).await?)
@@ -121,10 +128,18 @@ impl Milepost {
     /// A checkpoint by its id, if it is this session's: on its head, on an older timeline, or shared with the session
     /// that it branched from.
     async fn own_mark(&self, session: SessionId, id: CheckpointId) -> Result<Mark> {
-        let mark = self.store().mark(id).await?;
-        if mark.session == session {
-            return Ok(mark);
+        let found = self.store().mark(id).await;
+        if let Ok(mark) = &found
+            && mark.session == session
+        {
+            return found.map_err(Error::from);
         }
+        // A session that stands by itself since it was archived has a copy of what it shared.
+        match self.store().mark(derived(session, id)).await {
+            Ok(copy) if copy.session == session => return Ok(copy),
+            _ => {}
+        }
+        let mark = found?;
         let mut at = self.store().session(session).await?.branch;
         while let Some(branch) = at {
             if branch.session == mark.session && branch.at.timeline == mark.at.timeline && mark.at.seq <= branch.at.seq
@@ -155,6 +170,18 @@ impl Milepost {
         };
         Error::NotResumable { session: mark.session, checkpoint: mark.checkpoint.id, why: why.to_owned(), instead }
     }
+}
+
+/// A label by which its checkpoint can be found: nothing that means another one.
+pub(crate) fn check_label(text: &str) -> Result<String> {
+    let why = match text.parse() {
+        Ok(Point::Named(label)) => return Ok(label),
+        Ok(Point::Latest) => "it always means the newest checkpoint",
+        Ok(Point::Time(_)) => "it reads as a time",
+        Ok(Point::Checkpoint(_)) => "it reads as the id of a checkpoint",
+        Err(_) => "it is empty",
+    };
+    Err(Error::refused(format!("the label {text:?}"), format!("nothing could be found by it: {why}"), "use another"))
 }
 
 /// Why a checkpoint cannot be resumed from, if so.

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use milepost_context::redact::{Found, Redactor, Rules, VaultKey, restore};
 use milepost_model::{Message, Resumable, SessionPatch, State};
-use milepost_store::{NewMark, Store};
+use milepost_store::{NewMark, Store, StoredMessage};
 use serde_json::Value;
 
 use crate::engine::Milepost;
@@ -40,6 +40,11 @@ impl Redaction {
         let rules = rules.unwrap_or_else(Rules::none).keys(keys);
         let rules = if vault { rules.vault(vault_key(store).await?) } else { rules };
         Ok(Self { lazy: Some(Arc::new(Lazy { rules, redactor: OnceLock::new() })) })
+    }
+
+    /// The rules, with the named keys.
+    pub fn rules(&self) -> Option<Rules> {
+        self.lazy.as_ref().map(|lazy| lazy.rules.clone())
     }
 
     /// The same with further named keys.
@@ -164,5 +169,18 @@ impl Milepost {
         }
         restore(&mut value, |_, id| known.get(id).cloned());
         Ok(value)
+    }
+
+    /// Messages with their secrets put back, for someone who may see them.
+    pub async fn reveal_messages(&self, messages: Vec<StoredMessage>) -> Result<Vec<StoredMessage>> {
+        let mut revealed = Vec::with_capacity(messages.len());
+        for stored in messages {
+            let odd = |error| Error::file(format!("revealing the message at {}", stored.at), error);
+            let value = serde_json::to_value(&stored.message).map_err(odd)?;
+            let message = serde_json::from_value(self.reveal(value).await?).map_err(odd)?;
+            // Where it was said is no part of it as JSON.
+            revealed.push(StoredMessage { message: Message { channel: stored.message.channel, ..message }, ..stored });
+        }
+        Ok(revealed)
     }
 }

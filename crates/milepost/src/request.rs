@@ -47,6 +47,7 @@ impl Milepost {
             messages,
             last_messages: self.last_messages(),
             user_prompt: user_prompt.to_owned(),
+            reserve_tokens: self.reserve_tokens(),
         })
     }
 

@@ -8,7 +8,11 @@ use serde_json::Value;
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
 use crate::point::{Point, refusal};
-use crate::session::{Session, restored};
+use crate::session::{Session, in_trash, restored};
+
+/// So many messages before a checkpoint are read to see whether they can be, at least; and as many as a request holds.
+/// What is damaged before them is found by `verify`.
+pub const CHECKED_MESSAGES: usize = 1000;
 
 /// How to go on with a session.
 #[derive(Debug, Clone, Default)]
@@ -70,24 +74,23 @@ pub struct Resumed {
     pub last_active: Timestamp,
 }
 
+/// What a resume would do.
+#[derive(Debug, Clone)]
+pub struct Preview {
+    /// The checkpoint it would go on from; none when there is none.
+    pub from: Option<Mark>,
+    /// Newer checkpoints that are damaged and would be passed over.
+    pub skipped: Vec<Skipped>,
+    /// What else is damaged, in words.
+    pub damaged: Vec<String>,
+    /// The head would be moved: what came after the checkpoint would stay on the old timeline.
+    pub moves: bool,
+}
+
 impl Milepost {
     /// Takes a session's lease and goes on with it. A damaged checkpoint is passed over for an older one that is whole, and named.
     pub async fn resume(&self, id: SessionId, how: Resume) -> Result<Resumed> {
-        let before = self.store().session(id).await?;
-        if before.trashed.is_some() {
-            return Err(Error::refused(
-                format!("resuming session {id}"),
-                "it is in the trash",
-                "take it out of the trash first",
-            ));
-        }
-        if before.status == Status::Completed && !how.reopen {
-            return Err(Error::refused(
-                format!("resuming session {id}"),
-                "it is completed",
-                "branch from one of its checkpoints, or resume it with `reopen`",
-            ));
-        }
+        let before = self.may_go_on(id, &how).await?;
         let start = self.source().now();
         let chosen = self.choose(id, &how.point).await?;
         // What is to be set is tried before anything is changed.
@@ -126,10 +129,34 @@ impl Milepost {
         })
     }
 
-    /// What a resume would go on from, without taking the session.
-    pub async fn resume_preview(&self, id: SessionId, point: &Point) -> Result<(Option<Mark>, Vec<Skipped>)> {
-        let chosen = self.choose(id, point).await?;
-        Ok((chosen.mark, chosen.skipped))
+    /// What a resume would go on from. It refuses what a resume refuses, but for who holds the session; it neither takes
+    /// the session nor changes it.
+    pub async fn resume_preview(&self, id: SessionId, how: &Resume) -> Result<Preview> {
+        self.may_go_on(id, how).await?;
+        let chosen = self.choose(id, &how.point).await?;
+        if !how.set.is_empty() {
+            self.changed(id, &chosen, &how.set).await?;
+        }
+        if let Some(policy) = &how.policy {
+            crate::config::policy_patch(policy)?;
+        }
+        Ok(Preview { from: chosen.mark, skipped: chosen.skipped, damaged: chosen.damaged, moves: chosen.restore })
+    }
+
+    /// The session, unless it cannot go on.
+    async fn may_go_on(&self, id: SessionId, how: &Resume) -> Result<milepost_model::Session> {
+        let session = self.store().session(id).await?;
+        if session.trashed.is_some() {
+            return Err(in_trash("resuming", id));
+        }
+        if session.status == Status::Completed && !how.reopen {
+            return Err(Error::refused(
+                format!("resuming session {id}"),
+                "it is completed",
+                "branch from one of its checkpoints, or resume it with `reopen`",
+            ));
+        }
+        Ok(session)
     }
 
     /// The state that a session goes on with, with values set.
@@ -176,9 +203,10 @@ impl Milepost {
         }
     }
 
-    /// What is damaged of the messages that a model would be given.
+    /// What is damaged of the conversation that the checkpoint names, as far back as is looked.
     async fn unreadable(&self, mark: &Mark) -> Result<Option<String>> {
-        let last = MessageQuery { last: Some(self.last_messages()), ..MessageQuery::default() };
+        let last = Some(self.last_messages().max(CHECKED_MESSAGES));
+        let last = MessageQuery { last, ..MessageQuery::default() };
         match self.store().messages_at(mark.at, &last).await {
             Ok(_) => Ok(None),
             Err(error) if error.is_damage() => Ok(Some(format!("before checkpoint {}: {error}", mark.checkpoint.id))),

@@ -16,7 +16,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::engine::{Milepost, is_asked_for};
 use crate::error::{Error, Result};
 use crate::notice::Notice;
-use crate::point::Point;
+use crate::point::{Point, check_label};
 use crate::redaction::{Redaction, Secret};
 
 /// So many checkpoints may wait to be taken.
@@ -93,6 +93,10 @@ pub struct Appended {
 impl Session {
     pub(crate) async fn hold(engine: Milepost, writer: SessionWriter, run: Option<&Value>) -> Result<Self> {
         let info = writer.session().await;
+        if info.trashed.is_some() {
+            writer.release().await?;
+            return Err(in_trash("writing to", info.id));
+        }
         let mut policy = engine.policy_of(&info)?;
         if let Some(run) = run {
             policy = policy.with(&crate::config::policy_patch(run)?);
@@ -229,7 +233,8 @@ impl Session {
         self.mark_with(Append::new(), mark).await
     }
 
-    /// Takes a checkpoint with a label, which retention leaves alone.
+    /// Takes a checkpoint with a label, which retention leaves alone. A label is nothing that means another checkpoint:
+    /// not `latest`, not a time, not an id.
     pub async fn checkpoint_labelled(&self, label: impl Into<String>) -> Result<CheckpointId> {
         self.checkpoint(NewMark::new(Trigger::Manual).label(label)).await
     }
@@ -246,7 +251,14 @@ impl Session {
         if !self.policy().takes(&mark.trigger) {
             return None;
         }
-        let mark = self.redaction().mark(mark);
+        let mark = match labelled(self.redaction().mark(mark.clone())) {
+            Ok(mark) => mark,
+            // Trying it again would not help.
+            Err(error) => {
+                self.tell_failed(&mark, &error.to_string());
+                return None;
+            }
+        };
         if self.policy().asynchronous && !is_asked_for(&mark.trigger) {
             self.save_on_the_side(mark);
             return None;
@@ -265,8 +277,9 @@ impl Session {
         }
     }
 
-    /// Pauses: a checkpoint, and the status `paused`.
+    /// Pauses: a checkpoint, and the status `paused`. A session that is completed has nothing to pause.
     pub async fn pause(&self, why: Option<&str>) -> Result<CheckpointId> {
+        self.must_not_be_completed("pausing").await?;
         let mut mark = NewMark::new(Trigger::Pause);
         mark.description = why.map(|why| self.redaction().text(why));
         self.end_with(SessionPatch::new().status(Status::Paused), mark).await
@@ -274,6 +287,7 @@ impl Session {
 
     /// Waits for someone or something: a checkpoint, and the status `waiting`.
     pub async fn wait(&self, what: &str) -> Result<CheckpointId> {
+        self.must_not_be_completed("waiting in").await?;
         let mark = NewMark::new(Trigger::UserCheckpoint).description(self.redaction().text(what));
         self.end_with(SessionPatch::new().status(Status::Waiting), mark).await
     }
@@ -302,6 +316,17 @@ impl Session {
         let mut mark = NewMark::new(Trigger::Final);
         mark.description = why.map(|why| self.redaction().text(why));
         self.end_with(SessionPatch::new().status(Status::Cancelled), mark).await
+    }
+
+    async fn must_not_be_completed(&self, doing: &str) -> Result<()> {
+        match self.info().await.status {
+            Status::Completed => Err(Error::refused(
+                format!("{doing} session {}", self.id()),
+                "it is completed",
+                "resume it with `--reopen` first",
+            )),
+            _ => Ok(()),
+        }
     }
 
     async fn end_with(&self, patch: SessionPatch, mark: NewMark) -> Result<CheckpointId> {
@@ -429,7 +454,7 @@ impl Session {
     }
 
     async fn mark_with(&self, append: Append, mark: NewMark) -> Result<CheckpointId> {
-        let mark = self.redaction().mark(mark);
+        let mark = labelled(self.redaction().mark(mark))?;
         let start = self.now();
         let receipt = self.writer().append(append.mark(mark.clone())).await?;
         let made = self.marked(&mark, &receipt, start).await;
@@ -564,6 +589,17 @@ impl Session {
         self.writer().append(append).await?;
         Ok(())
     }
+}
+
+/// Why a session that is in the trash is left as it is.
+pub(crate) fn in_trash(doing: &str, id: SessionId) -> Error {
+    Error::refused(format!("{doing} session {id}"), "it is in the trash", "take it out first: `sessions untrash`")
+}
+
+/// A checkpoint that can be found by its label, if it has one.
+fn labelled(mark: NewMark) -> Result<NewMark> {
+    let label = mark.label.as_deref().map(check_label).transpose()?;
+    Ok(NewMark { label, ..mark })
 }
 
 /// Errors after which nothing more can be written: trying again without the checkpoint would not help.

@@ -1,11 +1,9 @@
-//! Sessions as tables: what was asked for is written into a SQLite file of its own, and a statement runs there.
-
-use std::path::Path;
+//! Sessions as tables: what was asked for is written into a SQLite database of its own, and a statement runs there.
 
 use milepost_model::SessionId;
 use rusqlite::limits::Limit;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, InterruptHandle, OpenFlags};
+use rusqlite::{Connection, InterruptHandle};
 use serde_json::Value;
 
 use crate::engine::Milepost;
@@ -24,32 +22,23 @@ pub struct Table {
     pub rows: Vec<Vec<Value>>,
     /// There were more than [`MAX_ROWS`].
     pub more: bool,
+    /// Sessions that cannot be read and are not in the tables, each with why: its key was destroyed, or it is damaged.
+    pub left_out: Vec<(SessionId, String)>,
 }
 
 impl Milepost {
     /// Asks in SQL. The tables `sessions`, `messages` and `checkpoints` hold these sessions, with whole states; nothing
-    /// can be changed, and no other file be read. A statement that nobody waits for any more is stopped.
-    ///
-    /// `scratch` is a file that is not there yet. It holds what is asked for in clear, so it loses its name before the
-    /// statement runs; where a system cannot do that, it is removed at the end. Who gives up waiting before that removes
-    /// what is left.
-    pub async fn sql(&self, sessions: &[SessionId], statement: &str, scratch: &Path) -> Result<Table> {
-        export::sqlite(self.store(), sessions, scratch).await?;
-        let database = open(scratch);
-        // The connection keeps what the name no longer leads to. Not every system removes a file that is open.
-        let left = std::fs::remove_file(scratch).is_err().then(|| scratch.to_owned());
-        let database = database.map_err(refused)?;
+    /// can be changed, and no other file be read. A statement that nobody waits for any more is stopped. What is asked for
+    /// lies in no file that has a name.
+    pub async fn sql(&self, sessions: &[SessionId], statement: &str) -> Result<Table> {
+        let (database, left_out) = export::tables(self.store(), sessions).await?;
+        only_read(&database).map_err(refused)?;
         let stop = Stop(database.get_interrupt_handle());
         let statement = statement.to_owned();
-        let table = tokio::task::spawn_blocking(move || {
-            let table = run(&database, &statement);
-            drop(database);
-            let _ = left.map(std::fs::remove_file);
-            table
-        });
+        let table = tokio::task::spawn_blocking(move || run(&database, &statement));
         let table = table.await.map_err(|error| Error::refused("the statement", error.to_string(), "try another"))?;
         drop(stop);
-        table.map_err(refused)
+        Ok(Table { left_out, ..table.map_err(refused)? })
     }
 }
 
@@ -70,11 +59,11 @@ impl Drop for Stop {
     }
 }
 
-fn open(path: &Path) -> rusqlite::Result<Connection> {
-    let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+fn only_read(database: &Connection) -> rusqlite::Result<()> {
+    database.pragma_update(None, "query_only", true)?;
     // Neither ATTACH nor VACUUM INTO reaches another file.
     database.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
-    Ok(database)
+    Ok(())
 }
 
 fn run(database: &Connection, statement: &str) -> rusqlite::Result<Table> {
@@ -93,7 +82,7 @@ fn run(database: &Connection, statement: &str) -> rusqlite::Result<Table> {
         let cells = (0..columns.len()).map(|at| Ok(cell(row.get_ref(at)?)));
         rows.push(cells.collect::<rusqlite::Result<_>>()?);
     }
-    Ok(Table { columns, rows, more })
+    Ok(Table { columns, rows, more, left_out: Vec::new() })
 }
 
 fn cell(value: ValueRef<'_>) -> Value {

@@ -1,11 +1,12 @@
 //! What a card or a line of a list says of a session.
 
-use milepost_model::{CheckpointId, Message, Session, SessionId, Status, Timestamp};
+use milepost_model::{CheckpointId, Message, Position, Session, SessionId, Status, Timestamp};
 use milepost_store::MessageQuery;
 use serde::Serialize;
 
 use crate::engine::Milepost;
 use crate::error::Result;
+use crate::transfer::origin;
 
 /// A session in short.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -44,6 +45,9 @@ pub struct SessionSummary {
     /// The session it branched from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_session_id: Option<SessionId>,
+    /// The last entry that it shares with that session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub branch_point: Option<Position>,
     /// Words to find it by.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
@@ -52,7 +56,9 @@ pub struct SessionSummary {
 impl SessionSummary {
     /// What a list knows of a session, without its last message.
     pub fn of(session: Session) -> Self {
+        let branch = origin(&session);
         Self {
+            branch_point: branch.map(|branch| branch.at),
             session_id: session.id,
             message_count: session.messages(),
             checkpoint_count: session.checkpoints,
@@ -66,7 +72,7 @@ impl SessionSummary {
             created_at: session.created,
             last_active_at: session.active,
             last_message: None,
-            parent_session_id: session.branch.map(|branch| branch.session),
+            parent_session_id: branch.map(|branch| branch.session),
             tags: session.tags.into_iter().collect(),
         }
     }

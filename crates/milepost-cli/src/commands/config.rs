@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use milepost::config::{Diagnostic, Origin, Severity, check, check_variables};
+use milepost::config::{Diagnostic, Explained, Origin, Severity, check, check_variables};
 use serde_json::json;
+use unicode_width::UnicodeWidthStr;
 
 use crate::app::App;
 use crate::args::Config;
-use crate::out::{Table, plain};
+use crate::out::{Table, plain, wrap};
 
 pub fn run(app: &mut App, command: Config) -> Result<ExitCode> {
     match command {
@@ -78,20 +79,41 @@ fn show(app: &App, part: Option<&str>, changed: bool) -> Result<()> {
             .collect();
         return app.out.json(&list);
     }
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let from = row.origin.to_string();
-            let from =
-                if row.origin == Origin::Default { app.out.styles.dim(&from) } else { app.out.styles.info(&from) };
-            let value = row.value.as_str().map_or_else(|| row.value.to_string(), str::to_owned);
-            vec![row.key.clone(), plain(&value), from, row.about.to_owned()]
-        })
-        .collect();
     if rows.is_empty() {
         app.out.note("no settings like that: `milepost config show` shows them all");
         return Ok(());
     }
+    let said = |row: &Explained| {
+        let value = row.value.as_str().map_or_else(|| row.value.to_string(), str::to_owned);
+        [row.key.clone(), plain(&value), row.origin.to_string()]
+    };
+    let widest = |at: usize| rows.iter().map(|row| said(row)[at].width()).max().unwrap_or(0);
+    // Nothing of what is in force is cut off.
+    if (0..3).map(|at| widest(at) + 2).sum::<usize>() > app.out.width() {
+        return rows.iter().try_for_each(|row| show_below(app, row, &said(row)));
+    }
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let [key, value, from] = said(row);
+            let from =
+                if row.origin == Origin::Default { app.out.styles.dim(&from) } else { app.out.styles.info(&from) };
+            vec![key, value, from, row.about.to_owned()]
+        })
+        .collect();
     let head = &["SETTING", "VALUE", "FROM", "WHAT IT IS"];
-    app.out.table(Table { head, rows, shrink: &[3, 1, 2], drop: &[3], ..Table::default() })
+    app.out.table(Table { head, rows, shrink: &[3], drop: &[3], ..Table::default() })
+}
+
+/// A setting where there is little room: its value, and below it where that is from and what it is for.
+fn show_below(app: &App, row: &Explained, [key, value, from]: &[String; 3]) -> Result<()> {
+    let width = app.out.width();
+    wrap(&format!("{key}: {value}"), width).iter().try_for_each(|line| app.out.line(line.trim_end()))?;
+    let style = |line: &str| match row.origin == Origin::Default {
+        true => app.out.styles.dim(line),
+        false => app.out.styles.info(line),
+    };
+    let about = if row.about.is_empty() { String::new() } else { format!("; {}", row.about) };
+    let below = wrap(&format!("{from}{about}"), width.saturating_sub(4));
+    below.iter().try_for_each(|line| app.out.line(style(&format!("    {}", line.trim_end()))))
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal, Read};
 
 use anyhow::{Context, Result};
 use milepost::model::Body;
-use milepost::{Channel, Happened, Message, MessageQuery, Point, Role, SessionId, Status, StoredMessage};
+use milepost::{Channel, Happened, Message, MessageQuery, Milepost, Point, Role, SessionId, Status, StoredMessage};
 use serde_json::json;
 
 use super::show::{message_json, role};
@@ -26,10 +26,13 @@ pub async fn run(app: &mut App, command: Messages) -> Result<()> {
             let messages = read(&text, &role, from_json, channel.as_deref())?;
             add(app, &session, messages).await
         }
-        Messages::List { session, last, all, channel, checkpoint } => {
-            list(app, &session, (!all).then_some(last), channel.as_deref(), checkpoint.as_deref()).await
+        Messages::List { session, last, all, channel, checkpoint, reveal } => {
+            let id = app.session(&session).await?;
+            let found = list(app, id, (!all).then_some(last), channel.as_deref(), checkpoint.as_deref()).await?;
+            let found = if reveal { app.engine().await?.reveal_messages(found).await? } else { found };
+            put_all(app, id, &found)
         }
-        Messages::Tail { session, last, no_follow } => tail(app, &session, last, no_follow).await,
+        Messages::Tail { session, last, no_follow, reveal } => tail(app, &session, last, no_follow, reveal).await,
     }
 }
 
@@ -86,7 +89,7 @@ fn parse(text: &str) -> Result<Vec<Message>> {
 }
 
 async fn add(app: &mut App, session: &str, messages: Vec<Message>) -> Result<()> {
-    let id = app.session_to_add_to(session, "adding messages to").await?;
+    let id = app.session_to_write(session).await?;
     let held = app.engine().await?.hold(id).await?;
     let count = messages.len();
     let appended = held.append_all(messages).await?;
@@ -112,13 +115,12 @@ async fn add(app: &mut App, session: &str, messages: Vec<Message>) -> Result<()>
 
 async fn list(
     app: &mut App,
-    session: &str,
+    id: SessionId,
     last: Option<usize>,
     channel: Option<&str>,
     checkpoint: Option<&str>,
-) -> Result<()> {
+) -> Result<Vec<StoredMessage>> {
     let channel = channel.map(Channel::new).transpose().map_err(|error| Usage(error.to_string()))?;
-    let id = app.session(session).await?;
     let engine = app.engine().await?;
     let query = MessageQuery { last, channel, ..MessageQuery::default() };
     let found = match checkpoint {
@@ -128,7 +130,7 @@ async fn list(
         }
         None => engine.store().messages(id, &query).await,
     };
-    put_all(app, id, &found.map_err(milepost::Error::from)?)
+    Ok(found.map_err(milepost::Error::from)?)
 }
 
 /// Messages with their whole texts.
@@ -162,7 +164,7 @@ fn show(app: &App, stored: &StoredMessage) -> Result<()> {
     Ok(())
 }
 
-async fn tail(app: &mut App, session: &str, last: usize, no_follow: bool) -> Result<()> {
+async fn tail(app: &mut App, session: &str, last: usize, no_follow: bool, reveal: bool) -> Result<()> {
     let id = app.session(session).await?;
     let engine = app.engine().await?;
     let mut following = engine.follow(id, None).await?;
@@ -170,7 +172,7 @@ async fn tail(app: &mut App, session: &str, last: usize, no_follow: bool) -> Res
     let messages = engine.store().messages(id, &query).await.map_err(milepost::Error::from)?;
     let mut seen = messages.last().map(|stored| stored.at);
     for stored in messages {
-        put(app, &stored)?;
+        put(app, &engine, stored, reveal).await?;
     }
     if no_follow {
         return Ok(());
@@ -194,7 +196,8 @@ async fn tail(app: &mut App, session: &str, last: usize, no_follow: bool) -> Res
                         continue;
                     }
                     if let Some(Body::Message(message)) = entry.body {
-                        put(app, &StoredMessage { at: entry.at, time: entry.time, message })?;
+                        let stored = StoredMessage { at: entry.at, time: entry.time, message };
+                        put(app, &engine, stored, reveal).await?;
                     }
                 }
             }
@@ -203,6 +206,10 @@ async fn tail(app: &mut App, session: &str, last: usize, no_follow: bool) -> Res
     Ok(())
 }
 
-fn put(app: &App, stored: &StoredMessage) -> Result<()> {
-    if app.out.json { app.out.json_line(&message_json(stored)) } else { show(app, stored) }
+async fn put(app: &App, engine: &Milepost, stored: StoredMessage, reveal: bool) -> Result<()> {
+    let shown = if reveal { engine.reveal_messages(vec![stored]).await? } else { vec![stored] };
+    shown.iter().try_for_each(|stored| match app.out.json {
+        true => app.out.json_line(&message_json(stored)),
+        false => show(app, stored),
+    })
 }

@@ -37,7 +37,7 @@ pub async fn run(app: &mut App, command: Command) -> Result<ExitCode> {
         Command::Verify(args) => store::verify(app, args).await,
         Command::Reindex { session } => store::reindex(app, session).await.map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(app, args).await,
-        Command::Redact(args) => store::redact(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Redact(args) => store::redact(app, args).await,
         Command::Migrate(args) => move_::migrate(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Backup { file } => move_::backup(app, &file).await.map(|()| ExitCode::SUCCESS),
         Command::Push(args) => move_::push(app, args).await.map(|()| ExitCode::SUCCESS),

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use milepost::store::{Error as StoreError, Skipped};
-use milepost::{EngineOptions, Mark, Milepost, Point, Resume, SessionId, Status};
+use milepost::{EngineOptions, Milepost, Point, Preview, Resume, SessionId};
 use serde_json::{Value, json};
 
 use super::sessions::{name, sets};
@@ -12,7 +12,7 @@ use crate::errors::without_advice;
 use crate::out::plain;
 use crate::{holder, places};
 
-fn tell_skipped(app: &App, skipped: &[Skipped]) {
+fn tell_damage(app: &App, skipped: &[Skipped], damaged: &[String]) {
     for skipped in skipped {
         app.out.note(format!(
             "{} checkpoint {} was passed over: {}",
@@ -21,23 +21,23 @@ fn tell_skipped(app: &App, skipped: &[Skipped]) {
             plain(without_advice(&skipped.why))
         ));
     }
+    for damaged in damaged {
+        app.out.note(format!("{} {}", app.out.styles.warn("warning:"), plain(without_advice(damaged))));
+    }
 }
 
 pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     let set = sets(&args.set)?;
     let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
+    let how = Resume { point, set, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
     if args.dry_run {
-        return preview(app, &args, &point).await;
+        return preview(app, &args.session, &how).await;
     }
     let id = app.session_or_archived(&args.session).await?;
     let engine = app.engine().await?;
-    let how = Resume { point, set, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
     app.free_from_the_dead(id).await?;
     let resumed = engine.resume(id, how).await.map_err(with_flags)?;
-    tell_skipped(app, &resumed.skipped);
-    for damaged in &resumed.damaged {
-        app.out.note(format!("{} {}", app.out.styles.warn("warning:"), plain(without_advice(damaged))));
-    }
+    tell_damage(app, &resumed.skipped, &resumed.damaged);
     let info = resumed.session.info().await;
     resumed.session.release().await?;
     let from = resumed.from.as_ref();
@@ -74,70 +74,50 @@ fn skipped_json(skipped: &[Skipped]) -> Vec<Value> {
 
 /// What a resume would go on from. It refuses what a resume refuses, and changes nothing: an archived session is looked at
 /// where it is.
-async fn preview(app: &mut App, args: &args::Resume, point: &Point) -> Result<()> {
+async fn preview(app: &mut App, session: &str, how: &Resume) -> Result<()> {
     let engine = app.engine().await?;
-    let found = app.session(&args.session).await;
+    let found = app.session(session).await;
     let is_here = match &found {
         Ok(id) => engine.store().session(*id).await.is_ok(),
         Err(_) => false,
     };
-    let archived = if is_here { None } else { super::transfer::find(app, &args.session).await.ok() };
+    let archived = if is_here { None } else { super::transfer::find(app, session).await.ok() };
     let Some(archived) = archived else {
         let id = found?;
-        let (mark, skipped) = look(app, &engine, id, args, point).await?;
-        return show_preview(app, id, mark.as_ref(), &skipped, None);
+        let preview = look(app, &engine, id, how).await?;
+        return show_preview(app, id, &preview, None);
     };
     places::must_exist(&archived.url)?;
     let other = app.other_store(&archived.url).await?;
     let there = Milepost::on(other.clone(), EngineOptions::default()).await?;
-    let seen = look(app, &there, archived.session_id, args, point).await;
+    let seen = look(app, &there, archived.session_id, how).await;
     other.close().await.map_err(milepost::Error::from)?;
-    let (mark, skipped) = seen?;
-    show_preview(app, archived.session_id, mark.as_ref(), &skipped, Some(&archived.url))
+    show_preview(app, archived.session_id, &seen?, Some(&archived.url))
 }
 
-async fn look(
-    app: &App,
-    engine: &Milepost,
-    id: SessionId,
-    args: &args::Resume,
-    point: &Point,
-) -> Result<(Option<Mark>, Vec<Skipped>)> {
+async fn look(app: &App, engine: &Milepost, id: SessionId, how: &Resume) -> Result<Preview> {
+    let preview = engine.resume_preview(id, how).await.map_err(with_flags)?;
     let store = engine.store();
-    let info = store.session(id).await.map_err(milepost::Error::from)?;
-    let refused = |why: &str, instead: &str| milepost::Error::refused(format!("resuming session {id}"), why, instead);
-    if info.trashed.is_some() {
-        return Err(refused("it is in the trash", "take it out of the trash first").into());
-    }
-    if info.status == Status::Completed && !args.reopen {
-        let instead = "branch from one of its checkpoints, or resume it with --reopen";
-        return Err(refused("it is completed", instead).into());
-    }
     let head = store.backend().session(store.workspace(), id).await.map_err(milepost::Error::from)?;
     if let Some(lease) = head.map(|head| head.lease)
         && lease.owner.is_some()
         && lease.until > app.out.now
-        && !args.take_over
+        && !how.take_over
         && !holder::is_gone(&lease.holder)
     {
         let (holder, epoch, until) = (lease.holder, lease.epoch, lease.until);
         return Err(milepost::Error::from(StoreError::Held { session: id, holder, epoch, until }).into());
     }
-    Ok(engine.resume_preview(id, point).await?)
+    Ok(preview)
 }
 
-fn show_preview(
-    app: &App,
-    id: SessionId,
-    mark: Option<&Mark>,
-    skipped: &[Skipped],
-    archive: Option<&str>,
-) -> Result<()> {
-    tell_skipped(app, skipped);
+fn show_preview(app: &App, id: SessionId, preview: &Preview, archive: Option<&str>) -> Result<()> {
+    tell_damage(app, &preview.skipped, &preview.damaged);
+    let mark = preview.from.as_ref();
     if app.out.json {
         return app.out.json(&json!({
-            "sessionId": id, "resumeFrom": mark.map(|mark| mark.checkpoint.id), "skipped": skipped_json(skipped),
-            "archived": archive,
+            "sessionId": id, "resumeFrom": mark.map(|mark| mark.checkpoint.id),
+            "skipped": skipped_json(&preview.skipped), "damaged": preview.damaged, "archived": archive,
         }));
     }
     let back = archive.map(|url| format!("would be brought back from {}, and ", plain(url))).unwrap_or_default();

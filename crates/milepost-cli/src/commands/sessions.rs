@@ -6,7 +6,7 @@ use anyhow::Result;
 use milepost::store::DeleteMode;
 use milepost::{
     Mark, Milepost, NewSession, Point, Session, SessionId, SessionKey, SessionPatch, SessionQuery, SessionSummary,
-    Status, parse_set,
+    parse_set,
 };
 use serde_json::{Map, Value, json};
 
@@ -102,22 +102,13 @@ pub fn name(mark: &Mark) -> String {
 }
 
 pub async fn pause(app: &mut App, session: &str, reason: Option<&str>) -> Result<()> {
-    let id = app.session_to_add_to(session, "pausing").await?;
-    let engine = app.engine().await?;
-    if engine.store().session(id).await.map_err(milepost::Error::from)?.status == Status::Completed {
-        return Err(milepost::Error::refused(
-            format!("pausing session {id}"),
-            "it is completed",
-            format!("reopen it first with: milepost sessions resume {} --reopen", short(id)),
-        )
-        .into());
-    }
-    let checkpoint = engine.pause(id, reason).await?;
+    let id = app.session_to_write(session).await?;
+    let checkpoint = app.engine().await?.pause(id, reason).await?;
     done(app, id, "paused", Some(checkpoint.to_string()))
 }
 
 pub async fn complete(app: &mut App, session: &str) -> Result<()> {
-    let id = app.session_to_add_to(session, "completing").await?;
+    let id = app.session_to_write(session).await?;
     let checkpoint = app.engine().await?.complete(id).await?;
     done(app, id, "completed", Some(checkpoint.to_string()))
 }

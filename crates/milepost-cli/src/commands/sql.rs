@@ -7,8 +7,8 @@ use super::messages::input;
 use super::store::chosen;
 use crate::app::App;
 use crate::args;
-use crate::out::{Table, plain};
-use crate::scratch::Scratch;
+use crate::errors::without_advice;
+use crate::out::{Table, plain, short};
 
 pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
     let statement = match args.statement {
@@ -17,11 +17,12 @@ pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
     };
     let ids = chosen(app, args.session.as_deref()).await?;
     let engine = app.engine().await?;
-    let place = Scratch::directory()?;
     let waiting = app.waiting("reading sessions");
-    let table = engine.sql(&ids, &statement, &place.path().join("sessions.db")).await?;
-    drop(place);
+    let table = engine.sql(&ids, &statement).await?;
     waiting.end();
+    for (id, why) in &table.left_out {
+        app.out.note(format!("without {}: {}", short(id), plain(without_advice(why))));
+    }
     if table.more {
         app.out.note(format!("only the first {} rows are shown", milepost::MAX_ROWS));
     }

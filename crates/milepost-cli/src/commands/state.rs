@@ -64,7 +64,7 @@ impl IntoEngine for milepost::store::Error {
 
 async fn set(app: &mut App, session: &str, values: &[String]) -> Result<()> {
     let values = sets(values)?;
-    let id = app.session_to_add_to(session, "changing the state of").await?;
+    let id = app.session_to_write(session).await?;
     let held = app.engine().await?.hold(id).await?;
     held.set(&values).await?;
     held.release().await?;
@@ -88,26 +88,13 @@ pub fn no_trigger(name: &str) -> Usage {
     Usage(format!("{name:?} is no trigger: {hint}use one of {}", known.join(", ")))
 }
 
-/// A label by which its checkpoint can be named: nothing that means another one.
-fn label(text: &str) -> Result<String> {
-    let why = match text.parse() {
-        Ok(Point::Named(label)) => return Ok(label),
-        Ok(Point::Latest) => "it always means the newest checkpoint",
-        Ok(Point::Time(_)) => "it reads as a time",
-        Ok(Point::Checkpoint(_)) => "it reads as the id of a checkpoint",
-        Err(_) => "it is empty",
-    };
-    Err(Usage(format!("{text:?} is no label, as nothing could be found by it: {why}; use another")).into())
-}
-
 pub async fn checkpoint(app: &mut App, args: args::Checkpoint) -> Result<()> {
     let trigger = Trigger::from(args.trigger);
     if let Trigger::Other(name) = &trigger {
         return Err(no_trigger(name).into());
     }
-    let label = args.label.as_deref().map(label).transpose()?;
-    let id = app.session_to_add_to(&args.session, "taking a checkpoint of").await?;
-    let mark = NewMark { label, description: args.description, ..NewMark::new(trigger) };
+    let id = app.session_to_write(&args.session).await?;
+    let mark = NewMark { label: args.label, description: args.description, ..NewMark::new(trigger) };
     let checkpoint = app.engine().await?.checkpoint(id, mark).await?;
     if app.out.json {
         return app.out.json(&json!({ "sessionId": id, "checkpointId": checkpoint }));

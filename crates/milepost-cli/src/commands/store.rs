@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use milepost::model::Retention;
-use milepost::store::Redactor;
-use milepost::{Milepost, SessionId, SessionQuery};
+use milepost::store::{Redacted, Redactor, Store};
+use milepost::{Erased, Milepost, SessionId, SessionQuery};
 use serde_json::json;
 
 use super::messages::input;
@@ -14,22 +14,15 @@ use crate::app::App;
 use crate::args;
 use crate::errors::{Usage, without_advice};
 use crate::out::{bytes, count as so_many, plain, short};
+use crate::places;
 
 /// Every session that is not in the trash, or the one that was named.
 pub async fn chosen(app: &mut App, session: Option<&str>) -> Result<Vec<SessionId>> {
     if let Some(session) = session {
         return Ok(vec![app.session(session).await?]);
     }
-    let engine = app.engine().await?;
-    let (mut query, mut ids) = (SessionQuery::default(), Vec::new());
-    loop {
-        let page = engine.sessions(&query).await?;
-        ids.extend(page.sessions.iter().map(|session| session.id));
-        match page.next {
-            Some(next) => query.after = Some(next),
-            None => return Ok(ids),
-        }
-    }
+    let all = app.engine().await?.every_session(&SessionQuery::default()).await?;
+    Ok(all.into_iter().map(|session| session.id).collect())
 }
 
 pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
@@ -175,7 +168,7 @@ pub async fn reindex(app: &mut App, session: Option<String>) -> Result<()> {
     app.out.line(format!("rebuilt {} with {}", so_many(done.sessions, "session"), so_many(done.marks, "checkpoint")))
 }
 
-pub async fn redact(app: &mut App, args: args::Redact) -> Result<()> {
+pub async fn redact(app: &mut App, args: args::Redact) -> Result<ExitCode> {
     let engine = app.engine().await?;
     let redactor = match args.known {
         true => known_secrets(app, &engine)?,
@@ -187,41 +180,86 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<()> {
             Redactor::literal(secret.trim(), args.instead.clone()).map_err(milepost::Error::from)?
         }
     };
-    let claim = engine.claim();
+    let open = async |url: &str| -> Result<Store, String> {
+        places::must_exist(url).map_err(|error| error.to_string())?;
+        app.other_store(url).await.map_err(|error| error.to_string())
+    };
     let waiting = app.waiting("looking");
-    let found = engine.store().redact(&redactor, &args.why, &claim, true).await.map_err(milepost::Error::from)?;
+    let found = engine.redact(&redactor, &args.why, true, open).await?;
     waiting.end();
-    let nothing = found.entries == 0 && found.checkpoints == 0 && found.records == 0 && found.blobs.is_empty();
-    if !args.dry_run && !nothing {
-        let (entries, sessions) = (so_many(found.entries, "entry"), so_many(found.sessions.len(), "session"));
-        let question = format!("Erase it from {entries} of {sessions} for good?");
+    if !args.dry_run && !found.is_nothing() {
+        let there = found.archives.iter().filter_map(|archive| archive.outcome.as_ref().ok());
+        let (entries, sessions) = there
+            .chain([&found.here])
+            .fold((0, 0), |(entries, sessions), one| (entries + one.entries, sessions + one.sessions.len()));
+        let question =
+            format!("Erase it from {} of {} for good?", so_many(entries, "entry"), so_many(sessions, "session"));
         app.confirm(&question, args.yes).await?;
         let waiting = app.waiting("erasing");
-        engine.store().redact(&redactor, &args.why, &claim, false).await.map_err(milepost::Error::from)?;
-        engine.store().backend().compact().await.map_err(milepost::Error::from)?;
+        engine.redact(&redactor, &args.why, false, open).await?;
         waiting.end();
     }
+    show_erased(app, &found, args.dry_run)?;
+    let code = if found.unreached().next().is_some() { ExitCode::from(UNREACHED) } else { ExitCode::SUCCESS };
+    Ok(code)
+}
+
+/// The exit code when an archive could not be reached.
+const UNREACHED: u8 = 7;
+
+fn show_erased(app: &App, found: &Erased, dry_run: bool) -> Result<()> {
+    let as_json = |found: &Redacted| {
+        json!({
+            "sessions": found.sessions, "entries": found.entries, "checkpoints": found.checkpoints,
+            "records": found.records, "blobs": found.blobs.len(),
+        })
+    };
     if app.out.json {
-        return app.out.json(&json!({
-            "dryRun": args.dry_run, "sessions": found.sessions, "entries": found.entries,
-            "checkpoints": found.checkpoints, "records": found.records, "blobs": found.blobs.len(),
-        }));
+        let mut answer = as_json(&found.here);
+        answer["dryRun"] = json!(dry_run);
+        answer["archives"] = found
+            .archives
+            .iter()
+            .map(|archive| match &archive.outcome {
+                Ok(there) => json!({ "url": archive.url, "found": as_json(there) }),
+                Err(why) => json!({ "url": archive.url, "sessions": archive.sessions, "unreached": why }),
+            })
+            .collect();
+        return app.out.json(&answer);
     }
-    if nothing {
-        return app.out.line("it is nowhere in this workspace");
+    if found.is_nothing() {
+        app.out.line("it is nowhere in this workspace")?;
     }
-    let word = if args.dry_run { "found in" } else { "erased from" };
-    app.out.line(format!(
-        "{word} {}, {} and {} of {}",
-        so_many(found.entries, "entry"),
-        so_many(found.checkpoints, "checkpoint"),
-        so_many(found.records, "record"),
-        so_many(found.sessions.len(), "session")
-    ))?;
-    for id in &found.sessions {
-        app.out.line(format!("  {id}"))?;
+    let show = |found: &Redacted, place: &str| -> Result<()> {
+        if found.entries == 0 && found.checkpoints == 0 && found.records == 0 {
+            return Ok(());
+        }
+        let word = if dry_run { "found in" } else { "erased from" };
+        app.out.line(format!(
+            "{word} {}, {} and {} of {}{place}",
+            so_many(found.entries, "entry"),
+            so_many(found.checkpoints, "checkpoint"),
+            so_many(found.records, "record"),
+            so_many(found.sessions.len(), "session")
+        ))?;
+        found.sessions.iter().try_for_each(|id| app.out.line(format!("  {id}")))
+    };
+    show(&found.here, "")?;
+    for archive in &found.archives {
+        if let Ok(there) = &archive.outcome {
+            show(there, &format!(" in the archive {}", plain(&archive.url)))?;
+        }
     }
-    if !args.dry_run {
+    for (archive, why) in found.unreached() {
+        app.out.note(format!(
+            "{} the archive {} was not reached and may hold it, in {}: {}; do it again when it can be reached",
+            app.styles().warn("warning:"),
+            plain(&archive.url),
+            so_many(archive.sessions.len(), "session"),
+            plain(without_advice(why))
+        ));
+    }
+    if !dry_run && !found.is_nothing() {
         app.out.note("backups, exports and mirrors made before still hold it; change the secret itself too");
     }
     Ok(())

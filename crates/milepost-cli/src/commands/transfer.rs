@@ -57,11 +57,11 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
             file.keep(output)?
         }
         Format::Files => export::chat_files(store, id, output).await?,
-        Format::Tree => export::tree(store, id, Layout::Hosted, output).await?,
-        Format::Task => export::tree(store, id, Layout::Task, output).await?,
-        Format::Plan => export::tree(store, id, Layout::Plan, output).await?,
-        Format::Feature => export::tree(store, id, Layout::Feature, output).await?,
-        Format::Graph => export::tree(store, id, Layout::Graph, output).await?,
+        Format::Tree => engine.export_tree(id, Layout::Hosted, output).await?,
+        Format::Task => engine.export_tree(id, Layout::Task, output).await?,
+        Format::Plan => engine.export_tree(id, Layout::Plan, output).await?,
+        Format::Feature => engine.export_tree(id, Layout::Feature, output).await?,
+        Format::Graph => engine.export_tree(id, Layout::Graph, output).await?,
         Format::Sqlite => {
             let place = Scratch::beside(output)?;
             export::sqlite(store, &[id], place.path()).await?;
@@ -147,7 +147,7 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
     options.project = args.keys.project.clone();
     let is_bundle = is_bundle(&args.path)?;
     if args.dry_run {
-        return check(app, &args.path, is_bundle, &options);
+        return check(app, &args.path, is_bundle, &options).await;
     }
     let engine = app.engine().await?;
     let mut progress = app.progress("importing entry", 0);
@@ -169,16 +169,14 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
             engine.patch(one.session, patch.clone()).await?;
         }
     }
-    show_imported(app, &imported)
+    show_imported(app, &imported, false)
 }
 
-fn check(app: &App, path: &Path, is_bundle: bool, options: &ImportOptions) -> Result<()> {
+/// Says what an import would bring. Nothing is stored.
+async fn check(app: &mut App, path: &Path, is_bundle: bool, options: &ImportOptions) -> Result<()> {
     if !is_bundle {
-        let path = path.display();
-        return Err(Usage(format!(
-            "{path} is not checked: only a bundle can be checked without importing it; leave --dry-run out"
-        ))
-        .into());
+        let found = app.engine().await?.check_older(path, options).await?;
+        return show_imported(app, &found, true);
     }
     let checked = check_bundle(BufReader::new(File::open(path)?), options)?;
     if app.out.json {
@@ -191,7 +189,7 @@ fn check(app: &App, path: &Path, is_bundle: bool, options: &ImportOptions) -> Re
     app.out.line(format!("whole: session {} with {entries}, {blobs}", checked.session))
 }
 
-fn show_imported(app: &App, imported: &[Imported]) -> Result<()> {
+fn show_imported(app: &App, imported: &[Imported], dry_run: bool) -> Result<()> {
     if app.out.json {
         let list: Vec<_> = imported
             .iter()
@@ -202,12 +200,21 @@ fn show_imported(app: &App, imported: &[Imported]) -> Result<()> {
                 })
             })
             .collect();
-        return app.out.json(&json!({ "sessions": list }));
+        let mut answer = json!({ "sessions": list });
+        if dry_run {
+            answer["dryRun"] = json!(true);
+        }
+        return app.out.json(&answer);
     }
     for one in imported {
         let (messages, checkpoints) = (count(one.messages, "message"), count(one.checkpoints, "checkpoint"));
-        let word = if one.entries > 0 { "imported" } else { "here already" };
-        app.out.line(format!("{word} {}: {messages}, {checkpoints}", one.session))?;
+        let (word, name) = match (one.entries > 0, dry_run) {
+            (true, false) => ("imported", one.session.to_string()),
+            // It has no id yet, or will have the one it had.
+            (true, true) => ("would import", plain(&one.original)),
+            (false, _) => ("here already", one.session.to_string()),
+        };
+        app.out.line(format!("{word} {name}: {messages}, {checkpoints}"))?;
         one.notes.iter().for_each(|note| app.out.note(format!("  {}", plain(note))));
     }
     Ok(())

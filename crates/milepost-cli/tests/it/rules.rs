@@ -159,3 +159,78 @@ fn a_checkpoint_of_another_session_is_not_there() {
     let ran = place.run(&["sessions", "restore", &b, &mark]);
     assert!(ran.code == 3 && ran.err.contains(&format!("belongs to session {a}")), "{ran:?}");
 }
+
+#[test]
+fn secrets_of_messages_are_shown_only_to_who_asks() {
+    let place = Place::new();
+    let run = |args: &[&str]| {
+        let mut command = place.command(args);
+        command.env("MILEPOST_ENCRYPTION_ENABLED", "true").env("MILEPOST_KEY", KEY).env("MILEPOST_REDACTION_VAULT", "true");
+        let ran = Ran::of(command.output().unwrap());
+        assert_eq!(ran.code, 0, "{args:?}: {ran:?}");
+        ran.out
+    };
+    let secret = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
+    let id = run(&["sessions", "new"]).trim().to_owned();
+    run(&["messages", "add", &id, &format!("it is {secret}")]);
+    for reveals in [&["messages", "list", &id][..], &["messages", "tail", &id, "--no-follow"]] {
+        for json in [&["--json"][..], &[]] {
+            assert!(!run(&[json, reveals].concat()).contains(secret), "{reveals:?}");
+            assert!(run(&[json, reveals, &["--reveal"]].concat()).contains(secret), "{reveals:?}");
+        }
+    }
+    for format in ["markdown", "jsonl"] {
+        assert!(!run(&["sessions", "export", &id, "--format", format]).contains(secret));
+    }
+}
+
+#[test]
+fn a_secret_is_erased_from_archives_and_those_out_of_reach_are_named() {
+    let place = Place::new();
+    let [there, away] = ["There", "Away"].map(|title| place.session(title, &["it is wombat-77"]));
+    let url = |name: &str| format!("sqlite:{}", place.file(name).display());
+    place.ok(&["sessions", "archive", &there, "--to", &url("there.db")]);
+    place.ok(&["sessions", "archive", &away, "--to", &url("away.db")]);
+    std::fs::rename(place.file("away.db"), place.file("cupboard.db")).unwrap();
+    let ran = place.run(&["redact", "wombat-77", "--yes"]);
+    assert_eq!(ran.code, 7, "not everything was reached: {ran:?}");
+    assert!(ran.out.contains("erased from 1 entry") && ran.out.contains("there.db"), "{ran:?}");
+    assert!(ran.err.contains("away.db was not reached and may hold it, in 1 session"), "{ran:?}");
+    assert!(!place.file("away.db").exists(), "nothing was made in its place");
+    std::fs::rename(place.file("cupboard.db"), place.file("away.db")).unwrap();
+    let found = place.json(&["redact", "wombat-77", "--yes"]);
+    assert_eq!(found["archives"].as_array().unwrap().len(), 2, "{found:#}");
+    for id in [&there, &away] {
+        place.ok(&["sessions", "unarchive", id]);
+        assert_eq!(place.texts(id), ["it is [redacted]"]);
+    }
+    place.ok(&["sessions", "archive", &there, "--to", &url("there.db")]);
+}
+
+#[test]
+fn sql_says_which_sessions_it_cannot_read() {
+    let place = Place::new();
+    let run = |args: &[&str]| {
+        let mut command = place.command(args);
+        command.env("MILEPOST_ENCRYPTION_ENABLED", "true").env("MILEPOST_KEY", KEY);
+        Ran::of(command.output().unwrap())
+    };
+    let ids: Vec<String> = (0..3).map(|_| run(&["sessions", "new"]).out.trim().to_owned()).collect();
+    assert_eq!(run(&["keys", "shred", &ids[1], "--yes"]).code, 0);
+    let ran = run(&["sql", "select id from sessions"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains(&ids[0]) && ran.out.contains(&ids[2]) && !ran.out.contains(&ids[1]), "{ran:?}");
+    let end = &ids[1][ids[1].len() - 8..];
+    assert!(ran.err.contains("without") && ran.err.contains(end) && ran.err.contains("shredded"), "{ran:?}");
+}
+
+#[test]
+fn what_a_resume_would_set_is_checked_before() {
+    let place = Place::new();
+    let id = place.session("Set", &["one"]);
+    place.ok(&["state", "set", &id, "memory.name=Ada"]);
+    let set = &["sessions", "resume", &id, "--set", "memory.name.first=1"];
+    let (dry, real) = (place.run(&[&set[..], &["--dry-run"]].concat()), place.run(set));
+    assert_eq!((dry.code, &dry.err), (real.code, &real.err));
+    assert!(dry.code != 0 && dry.err.contains("on the way there is a text"), "{dry:?}");
+}

@@ -86,6 +86,19 @@ fn width(line: &str) -> usize {
 }
 
 #[test]
+fn settings_are_whole_however_narrow_the_terminal_is() {
+    let place = Place::new();
+    place.write("milepost.yaml", format!("redaction:\n  patterns: ['{}']\n", "secret-[0-9]+-".repeat(20)));
+    for columns in [200, 80, 60, 40] {
+        let text = shown(&place, columns, &["config", "show", "--color", "never"]);
+        assert!(text.lines().all(|line| width(line) <= columns.into()), "at {columns}:\n{text}");
+        assert!(!text.contains('…'), "at {columns}:\n{text}");
+        let squeezed: String = text.split_whitespace().collect();
+        assert!(squeezed.contains(&"secret-[0-9]+-".repeat(20)), "at {columns}:\n{text}");
+    }
+}
+
+#[test]
 fn tables_fit_the_terminal() {
     let place = Place::new();
     let title = "A very long title about 日本語 and everything else that one could think of in a whole week";
@@ -107,6 +120,7 @@ fn tables_fit_the_terminal() {
             &["stats"],
             &["stats", "--usage"],
             &["sql", "select id, title, status, project_id from sessions"],
+            &["config", "show"],
         ] {
             let text = shown(&place, columns, args);
             for line in text.lines() {

@@ -49,7 +49,7 @@ pub use render::context_parts;
 pub const DEFAULT_BUDGET: usize = 100_000;
 /// How many messages a request shows when nothing else is said.
 pub const DEFAULT_MESSAGES: usize = 50;
-/// What an estimate keeps free for the user's prompt, in tokens.
+/// What an estimate keeps free for the user's prompt when nothing else is said, in tokens.
 pub const RESERVED_FOR_PROMPT: usize = 1_000;
 
 /// What the agent works on.
@@ -79,6 +79,8 @@ pub struct RequestParts {
     pub last_messages: usize,
     /// What the user asks.
     pub user_prompt: String,
+    /// What an estimate keeps free for the user's prompt, in tokens.
+    pub reserve_tokens: usize,
 }
 
 impl Default for RequestParts {
@@ -90,6 +92,7 @@ impl Default for RequestParts {
             messages: Vec::new(),
             last_messages: DEFAULT_MESSAGES,
             user_prompt: String::new(),
+            reserve_tokens: RESERVED_FOR_PROMPT,
         }
     }
 }
@@ -205,9 +208,9 @@ pub fn build_messages(
     Ok(MessagesRequest { system_prompt, view, total_tokens, parts: part_tokens, left_out: fit.left_out() })
 }
 
-/// The tokens that a request would have with nothing shed, with [`RESERVED_FOR_PROMPT`] tokens kept
+/// The tokens that a request would have with nothing shed, with `reserve_tokens` kept
 /// free for the user's prompt. Over the budget, it is time to compact.
 pub fn estimate_request_size(parts: &RequestParts, tokenizer: &Tokenizer) -> usize {
     let whole = fit::whole(parts);
-    tokenizer.count_text(&whole) + RESERVED_FOR_PROMPT + 2 * MESSAGE_OVERHEAD
+    tokenizer.count_text(&whole) + parts.reserve_tokens + 2 * MESSAGE_OVERHEAD
 }

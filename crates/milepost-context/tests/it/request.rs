@@ -142,6 +142,8 @@ fn an_estimate_keeps_room_for_the_prompt() {
     let request =
         build_request(&RequestParts { user_prompt: String::new(), ..parts() }, DEFAULT_BUDGET, &tokenizer).unwrap();
     assert_eq!(estimate_request_size(&parts(), &tokenizer), request.total_tokens + RESERVED_FOR_PROMPT);
+    let reserved = RequestParts { reserve_tokens: 25_000, ..parts() };
+    assert_eq!(estimate_request_size(&reserved, &tokenizer), request.total_tokens + 25_000);
 }
 
 #[test]
@@ -233,6 +235,7 @@ fn some_parts() -> impl Strategy<Value = RequestParts> {
             messages,
             last_messages,
             user_prompt,
+            ..RequestParts::default()
         },
     )
 }

@@ -1,7 +1,11 @@
 //! The tables and the functions that change them: made once, and brought forward version by version.
 //!
-//! A migration only adds: tables, columns with defaults, functions under new names. So it can run while programs of
-//! the version before work. Where that cannot be, it raises `compatible`, and older programs say that they are too old.
+//! A migration only adds: tables, columns without a value, functions under new names. So it can run while programs of
+//! the version before work, and they go on: what they call stays, and keeps what is new to them. Where that cannot be,
+//! it raises `compatible`, and older programs say that they are too old.
+//!
+//! Everything is done in one transaction that changes no row of a session, so that whoever waits for it waits for a moment.
+//! It does not wait long itself for locks that others hold: whoever came after it would wait for those too.
 
 use tokio_postgres::types::Type;
 
@@ -10,16 +14,19 @@ use crate::error::{Error, Result};
 
 /// The version of the tables that this program writes.
 pub(super) const SCHEMA_VERSION: i32 = 2;
-/// The oldest program that can work with them.
-const COMPATIBLE: i32 = 2;
 
 const TABLES: &str = include_str!("sql/tables.sql");
 const FUNCTIONS: &str = include_str!("sql/functions.sql");
-/// What is left of each version when the next is made of it: all but the last one's functions.
-const STEPS: [(i32, &str); 1] = [(1, include_str!("sql/from_1.sql"))];
+/// What makes each version of the one before, but for its functions; and the oldest program that can work with that.
+const STEPS: [(i32, i32, &str); 1] = [(1, 1, include_str!("sql/from_1.sql"))];
 
 /// Anything: one program at a time makes or changes the tables of a database.
 const LOCK: i64 = 0x4d70_7374;
+/// How long a lock of a table is waited for: everybody else waits behind. After a second the server sends its own vacuum
+/// away. Functions may come before what they speak of, so that the locks come last.
+const WHILE_OTHERS_WORK: &str = "SET LOCAL lock_timeout TO '1500ms'; SET LOCAL check_function_bodies TO off";
+/// How often it is tried. Readers of the whole store hold such locks longest.
+const TABLE_TRIES: u32 = 30;
 
 /// Makes what is missing. Returns whether the store has a text index.
 pub(super) async fn prepare(db: &Db, text_index: bool) -> Result<bool> {
@@ -29,6 +36,8 @@ pub(super) async fn prepare(db: &Db, text_index: bool) -> Result<bool> {
         match prepare_once(db, text_index).await {
             // Others may have made the schema at the same moment, or the server is just starting.
             Err(Failed { fate: Fate::Undone | Fate::Unknown, .. }) if tries < 4 => db.pause(tries).await,
+            // Others work with the tables that are to change.
+            Err(Failed { error: Error::Busy { .. }, .. }) if tries < TABLE_TRIES => db.pause(tries).await,
             outcome => return Ok(outcome?),
         }
     }
@@ -86,18 +95,26 @@ async fn migrate(db: &Db, lent: &mut super::db::Lent<'_>, text_index: bool) -> R
     // Another program may have been faster while this one waited for the lock.
     let before = newest(db, lent).await?;
     if before < SCHEMA_VERSION {
-        match before {
-            0 => lent.run(what, &db.sql(TABLES)).await?,
-            _ => {
-                for (_, step) in STEPS.iter().filter(|(from, _)| *from >= before) {
-                    lent.run(what, &db.sql(step)).await?;
-                }
+        let compatible = match before {
+            0 => {
+                lent.run(what, &db.sql(TABLES)).await?;
+                lent.run(what, &db.sql(FUNCTIONS)).await?;
+                SCHEMA_VERSION
             }
-        }
-        lent.run(what, &db.sql(FUNCTIONS)).await?;
+            _ => {
+                lent.run(what, WHILE_OTHERS_WORK).await?;
+                lent.run(what, &db.sql(FUNCTIONS)).await?;
+                let mut oldest = SCHEMA_VERSION;
+                for (_, compatible, step) in STEPS.iter().filter(|(from, ..)| *from >= before) {
+                    lent.run(what, &db.sql(step)).await?;
+                    oldest = *compatible;
+                }
+                oldest
+            }
+        };
         // A store keeps the text index that it was made with, or without.
         let note = format!(
-            "INSERT INTO {{s}}.versions (version, compatible, text_index) SELECT {SCHEMA_VERSION}, {COMPATIBLE},
+            "INSERT INTO {{s}}.versions (version, compatible, text_index) SELECT {SCHEMA_VERSION}, {compatible},
              coalesce((SELECT text_index FROM {{s}}.versions ORDER BY version DESC LIMIT 1), {text_index})"
         );
         lent.run(what, &db.sql(&note)).await?;

@@ -5,6 +5,7 @@ use milepost_model::{
 };
 
 use super::Store;
+use super::read::Segment;
 use crate::backend::{MarkFilter, MarkRow, Order, Range, StoredEntry};
 use crate::codec;
 use crate::error::{Error, Result};
@@ -83,12 +84,44 @@ impl Store {
         Ok(marks)
     }
 
+    /// Checkpoints of a session that are not up to its head: what was left behind on old timelines when it was set back.
+    /// Newest first, whatever the query says.
+    pub async fn marks_left_behind(&self, session: SessionId, query: &MarkQuery) -> Result<Vec<Mark>> {
+        let head = self.head(session).await?;
+        let kept = self.lineage(head.timeline.id, Seq(head.timeline.length)).await?;
+        let mut parts = Vec::new();
+        for line in self.inner.backend.timelines(self.workspace(), session).await? {
+            let begins = Seq(line.parent.map_or(0, |at| at.seq.0 + 1));
+            let from = kept.iter().find(|part| part.timeline == line.id).map_or(begins, |part| part.to);
+            let to = Seq(line.length);
+            if from < to {
+                parts.push(Segment { timeline: line.id, session, from, to });
+            }
+        }
+        let mut rows = self.mark_rows_in(parts, &MarkQuery { limit: None, ..query.clone() }).await?;
+        rows.sort_by_key(|row| std::cmp::Reverse((row.time, row.at.seq)));
+        rows.truncate(query.limit.unwrap_or(usize::MAX));
+        let mut marks = Vec::with_capacity(rows.len());
+        for row in rows {
+            match self.read_mark(&row).await {
+                Ok(mark) => marks.push(mark),
+                Err(error) if error.is_damage() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(marks)
+    }
+
     pub(super) async fn mark_rows(&self, session: SessionId, query: &MarkQuery) -> Result<Vec<MarkRow>> {
         let head = self.head(session).await?;
         let mut parts = self.lineage(head.timeline.id, Seq(head.timeline.length)).await?;
         if !query.oldest_first {
             parts.reverse();
         }
+        self.mark_rows_in(parts, query).await
+    }
+
+    async fn mark_rows_in(&self, parts: Vec<Segment>, query: &MarkQuery) -> Result<Vec<MarkRow>> {
         let limit = query.limit.unwrap_or(self.inner.limits.max_page).min(self.inner.limits.max_page);
         let mut rows = Vec::new();
         for part in parts {

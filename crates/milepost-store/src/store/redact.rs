@@ -55,6 +55,11 @@ impl Redactor {
         Ok(Self::new(move |text| text.contains(&secret).then(|| text.replace(&secret, &instead))))
     }
 
+    /// A text without what is looked for; none when it has none of it.
+    pub fn clean(&self, text: &str) -> Option<String> {
+        (self.0)(text)
+    }
+
     fn text(&self, text: &mut String) -> bool {
         match (self.0)(text) {
             Some(clean) => {

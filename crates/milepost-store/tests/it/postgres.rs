@@ -4,6 +4,7 @@
 mod bad_days;
 mod cluster;
 mod faults;
+mod old_nodes;
 mod proxy;
 mod store;
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use milepost_model::{SessionId, Timestamp};
+use milepost_store::Redactor;
 use serde::{Deserialize, Serialize};
 
 use super::keep::{Projects, damaged};
@@ -93,6 +94,18 @@ pub struct NewArtifact {
     pub template: Option<String>,
 }
 
+/// A version of an artifact on its way from another store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BroughtArtifact {
+    pub name: String,
+    pub kind: ArtifactKind,
+    pub number: u64,
+    pub created: Timestamp,
+    pub session: Option<SessionId>,
+    pub template: Option<String>,
+    pub content: Vec<u8>,
+}
+
 /// What storing an artifact did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
@@ -155,11 +168,7 @@ impl Projects {
                 return Ok(Stored { version: newest.clone(), dropped: Vec::new() });
             }
         }
-        // Parts first, under a name of their own: whoever sees the version sees all of it.
-        let parts = format!("{key}/{}", self.fresh_id());
-        for (number, part) in content.chunks(PART_BYTES).enumerate() {
-            self.store.put_record(PART, &format!("{parts}/{number:04}"), None, None, part).await?;
-        }
+        let parts = self.put_parts(&key, content).await?;
         let created = self.store.source().now();
         let bytes = content.len() as u64;
         let NewArtifact { kind, session, template } = new;
@@ -261,6 +270,77 @@ impl Projects {
             }
         }
         self.forget_log(owner).await
+    }
+
+    /// Stores a content in parts, under a name of its own: whoever then sees the version sees all of it.
+    async fn put_parts(&self, key: &str, content: &[u8]) -> Result<String> {
+        let parts = format!("{key}/{}", self.fresh_id());
+        for (number, part) in content.chunks(PART_BYTES).enumerate() {
+            self.store.put_record(PART, &format!("{parts}/{number:04}"), None, None, part).await?;
+        }
+        Ok(parts)
+    }
+
+    /// Takes a version over from elsewhere, as it was there: its number, its time, who made it. One that is here already
+    /// stays; refused when another has its number.
+    pub(crate) async fn bring_artifact(&self, owner: &Owner, brought: BroughtArtifact) -> Result<()> {
+        let BroughtArtifact { name, kind, number, created, session, template, content } = brought;
+        check_artifact_name(&name)?;
+        check_size(&name, content.len())?;
+        let key = self.artifact_key(owner, &name);
+        let hash = blake3::hash(&content).to_hex().to_string();
+        let found = self.get::<Artifact>(HEAD, &key).await?;
+        let there = found.iter().flat_map(|found| &found.versions).find(|version| version.number == number);
+        if let Some(there) = there {
+            if there.hash == hash {
+                return Ok(());
+            }
+            let why = format!("version {number} of it is another one here");
+            return Err(Error::refused(format!("bringing the artifact {name:?} of {owner}"), why, "remove it here first"));
+        }
+        let parts = self.put_parts(&key, &content).await?;
+        let version = Version { number, created, bytes: content.len() as u64, hash, session, template, parts };
+        let gone = self
+            .change(HEAD, &key, |found: Option<Artifact>| {
+                let mut artifact = found.unwrap_or_else(|| Artifact { name: name.clone(), kind, versions: Vec::new() });
+                artifact.versions.push(version.clone());
+                artifact.versions.sort_by_key(|version| version.number);
+                let over = artifact.versions.len().saturating_sub(MAX_ARTIFACT_VERSIONS);
+                let gone: Vec<Version> = artifact.versions.drain(..over).collect();
+                Ok((Some(artifact), gone))
+            })
+            .await?;
+        for old in &gone {
+            self.remove_parts(old).await?;
+        }
+        Ok(())
+    }
+
+    /// Erases what is found in artifacts' contents, in every version of every owner. Returns how many versions held it.
+    pub(crate) async fn redact_artifacts(&self, redactor: &Redactor, dry_run: bool) -> Result<u64> {
+        let mut count = 0;
+        for (key, artifact) in self.scan::<Artifact>(HEAD, "").await? {
+            for version in artifact.versions {
+                let Ok(text) = String::from_utf8(self.content(&version).await?) else { continue };
+                let Some(clean) = redactor.clean(&text) else { continue };
+                count += 1;
+                if dry_run {
+                    continue;
+                }
+                let parts = self.put_parts(&key, clean.as_bytes()).await?;
+                let hash = blake3::hash(clean.as_bytes()).to_hex().to_string();
+                self.change(HEAD, &key, |found: Option<Artifact>| {
+                    let Some(mut found) = found else { return Ok((None, ())) };
+                    for held in found.versions.iter_mut().filter(|held| held.parts == version.parts) {
+                        (held.hash, held.bytes, held.parts) = (hash.clone(), clean.len() as u64, parts.clone());
+                    }
+                    Ok((Some(found), ()))
+                })
+                .await?;
+                self.remove_parts(&version).await?;
+            }
+        }
+        Ok(count)
     }
 
     async fn content(&self, version: &Version) -> Result<Vec<u8>> {

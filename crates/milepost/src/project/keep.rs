@@ -49,6 +49,14 @@ impl Projects {
         Err(Conflict::Record { key: SECRET_KIND.to_owned() }).map_err(|conflict| Error::Store(conflict.into()))
     }
 
+    /// The same without changing anything; none where nothing was ever kept.
+    pub(crate) async fn open_if_any(store: &Store) -> Result<Option<Self>> {
+        match store.record(SECRET_KIND, SECRET_KEY).await? {
+            Some(_) => Self::open(store).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// A text without its secrets, which go into the vault; none when it has none.
     pub(super) async fn redacted(&self, text: &str) -> Result<Option<String>> {
         let Some(engine) = &self.engine else { return Ok(None) };

@@ -64,6 +64,29 @@ impl Projects {
         }
     }
 
+    /// Takes lines over from elsewhere, with their times; `from` is the number of the first. Those that are here already
+    /// stay; refused when others are here in their place.
+    pub(crate) async fn bring_log(&self, owner: &Owner, from: u64, lines: &[LogLine]) -> Result<()> {
+        let length = self.log_length(owner).await?;
+        let common = length.saturating_sub(from).min(lines.len() as u64) as usize;
+        let refuse = |why: &str| {
+            Error::refused(format!("bringing the log of {owner}"), why, "keep one of the two: remove the log here first")
+        };
+        if from > length {
+            return Err(refuse("lines before it are missing"));
+        }
+        if self.log_lines(owner, from, common).await? != lines[..common] {
+            return Err(refuse("the log here went its own way"));
+        }
+        for line in &lines[common..] {
+            if line.text.len() > MAX_LINE_BYTES {
+                return Err(refuse("a line of it has more than MAX_LINE_BYTES bytes"));
+            }
+            self.add_line(owner, line).await?;
+        }
+        Ok(())
+    }
+
     async fn add_line(&self, owner: &Owner, line: &LogLine) -> Result<u64> {
         let key = self.owner_key(owner);
         loop {

@@ -13,6 +13,7 @@ mod readers;
 mod registry;
 mod template;
 
+pub(crate) use artifact::BroughtArtifact;
 pub use artifact::{
     Artifact, ArtifactKind, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_NAME_BYTES, MAX_ARTIFACT_VERSIONS, NewArtifact, Owner,
     Stored, Version, check_artifact_name,

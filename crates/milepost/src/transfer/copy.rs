@@ -1,8 +1,9 @@
 //! Pushing and pulling: one session from store to store.
 
-use milepost_model::SessionId;
+use milepost_model::{EntryKind, SessionId, TimelineId, Timestamp};
 use milepost_store::{Claim, Store};
 
+use super::beside::carry;
 use super::incoming::Incoming;
 use super::outgoing::{Outgoing, Piece};
 use super::{Ids, OnProgress, Progress};
@@ -19,7 +20,7 @@ pub struct Copied {
     pub is_new: bool,
 }
 
-/// Copies a session into another store. Made again, it brings over only what is new; when the copy went its own way, nothing
+/// Copies a session into another store, with its artifacts and its log. Made again, it brings over only what is new; when the copy went its own way, nothing
 /// is changed and the error says where. With [`Ids::Remap`] every call makes a further copy.
 pub async fn copy_session(
     from: &Store,
@@ -42,6 +43,7 @@ pub async fn copy_session(
         Some(mut there) => {
             first = skip_common(&mut out, &mut there, &mut done, progress).await?;
             if first.is_none() {
+                carry(from, to, session, session).await?;
                 return Ok(Copied { session, entries: 0, is_new: false });
             }
             Incoming::more(to, session, claim, &there.blobs).await?
@@ -54,6 +56,7 @@ pub async fn copy_session(
         return Err(error);
     }
     let imported = Box::pin(incoming.finish()).await?;
+    carry(from, to, session, imported.session).await?;
     Ok(Copied { session: imported.session, entries: imported.entries, is_new })
 }
 
@@ -127,4 +130,29 @@ fn is_same(here: &Piece, there: &Piece) -> bool {
         (Piece::Line(here), Piece::Line(there)) => here.id == there.id && here.parent == there.parent,
         (here, there) => here == there,
     }
+}
+
+/// Whether a store has everything of the copy of a session in another: messages, state changes and checkpoints, from the
+/// first on. What they say may differ: it may have been redacted. Events do not count: redacting leaves one in each.
+pub(crate) async fn holds_all_of(store: &Store, copy: &Store, session: SessionId) -> Result<bool> {
+    let (mut own, mut other) = (Outgoing::new(store, session).await?, Outgoing::new(copy, session).await?);
+    loop {
+        match (next_said(&mut own).await?, next_said(&mut other).await?) {
+            (_, None) => return Ok(true),
+            (Some(own), Some(other)) if own == other => {}
+            _ => return Ok(false),
+        }
+    }
+}
+
+async fn next_said(out: &mut Outgoing<'_>) -> Result<Option<(TimelineId, EntryKind, Timestamp)>> {
+    while let Some(piece) = out.next().await? {
+        match piece {
+            Piece::Entry(piece) if piece.entry.kind != EntryKind::Event => {
+                return Ok(Some((piece.entry.at.timeline, piece.entry.kind, piece.entry.time)));
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
 }

@@ -51,6 +51,11 @@ impl<'a> Incoming<'a> {
         self.names.id(old)
     }
 
+    /// The session that the pieces become; known once its first timeline was taken.
+    pub fn session(&self) -> SessionId {
+        self.names.id(self.original)
+    }
+
     pub async fn take(&mut self, piece: Piece) -> Result<()> {
         match piece {
             Piece::Line(line) => self.line(line).await,

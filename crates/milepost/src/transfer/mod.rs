@@ -1,7 +1,7 @@
 //! Sessions on their way out of a store and into one: bundles, copies between stores, files for people and other tools, and
 //! the files that older tools left behind.
 //!
-//! A **bundle** ([`export_bundle`], [`import_bundle`]) is one session in one file, lossless and tamper-evident. A **copy**
+//! A **bundle** ([`export_bundle`], [`import_bundle`]) is one session in one file with its artifacts and its log, lossless and tamper-evident. A **copy**
 //! ([`copy_session`]) is the same from store to store, and brings over only what is new when it is made again. **Exports**
 //! ([`export`]) are read by people and by other tools; **older files** ([`older`]) are found out by their content and become
 //! sessions. Nothing here knows how a store keeps its bytes.
@@ -12,6 +12,7 @@
 //! [`Imported::notes`] when something in it looks like a secret. The functions that take a [`Store`](milepost_store::Store)
 //! neither take out nor look.
 
+mod beside;
 mod bundle;
 mod copy;
 pub mod export;
@@ -25,7 +26,10 @@ mod triggers;
 mod when;
 
 pub use bundle::{BundleOptions, Checked, Exported, check_bundle, export_bundle, import_bundle};
+pub(crate) use copy::holds_all_of;
 pub use copy::{Copied, copy_session};
+pub(crate) use names::derived;
+pub use outgoing::origin;
 
 use milepost_model::SessionId;
 use milepost_store::ed25519_dalek::VerifyingKey;
@@ -58,6 +62,8 @@ pub struct ImportOptions {
     pub project: Option<String>,
     /// Whose rules say what a secret is; nothing is looked at without one.
     pub(crate) engine: Option<Milepost>,
+    /// Where to look for what was imported before, when not where it goes.
+    pub(crate) known_in: Option<milepost_store::Store>,
 }
 
 impl ImportOptions {

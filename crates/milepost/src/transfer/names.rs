@@ -52,7 +52,7 @@ impl Names {
 
 /// The id that something of another session has in a copy of `session`: always the same, and nobody else's. It sorts
 /// where the old one does.
-pub(super) fn derived<T: Id>(session: SessionId, old: T) -> T {
+pub(crate) fn derived<T: Id>(session: SessionId, old: T) -> T {
     let mut hasher = blake3::Hasher::new_derive_key("milepost 1 shared beginning");
     hasher.update(&session.to_bytes()).update(&old.bits().to_be_bytes());
     let mut tail = [0u8; 16];

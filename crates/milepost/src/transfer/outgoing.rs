@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use milepost_model::{Body, Entry, EntryKind, Event, Hash, Position, Seq, Session, SessionId, State, TimelineId};
+use milepost_model::{Body, Branch, Entry, EntryKind, Event, Hash, Position, Seq, Session, SessionId, State, TimelineId};
 use milepost_store::{BlobId, CopyEntry, CopyLine, Store};
 use serde_json::{Value, json};
 
@@ -154,6 +154,12 @@ impl<'a> Outgoing<'a> {
         let of = |at: Position| self.lines.iter().find(|line| line.id == at.timeline);
         line.parent.and_then(of).is_some_and(|parent| parent.session != self.session.id)
     }
+}
+
+/// The session that a session branched from, also when it stands by itself since it was archived, pulled or imported.
+pub fn origin(session: &Session) -> Option<Branch> {
+    let noted = || serde_json::from_value(session.extra.get(BRANCHED_FROM)?.clone()).ok();
+    session.branch.or_else(noted)
 }
 
 /// Where a branch came from stays with the session, also where the other session is not.

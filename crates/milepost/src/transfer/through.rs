@@ -4,7 +4,7 @@ use std::io::{Read, Seek};
 use std::path::Path;
 
 use super::{ImportOptions, Imported, OnProgress, import_bundle, older};
-use crate::engine::Milepost;
+use crate::engine::{EngineOptions, Milepost};
 use crate::error::Result;
 
 impl Milepost {
@@ -13,6 +13,21 @@ impl Milepost {
     /// [`Milepost::import_bundle`] takes it.
     pub async fn import_older(&self, path: &Path, options: &ImportOptions) -> Result<Vec<Imported>> {
         Box::pin(older::import_path(self.store(), path, &self.importing(options), &self.claim())).await
+    }
+
+    /// What [`Milepost::import_older`] would make of a file or a directory. All of it is done, in memory; nothing is stored.
+    /// A session that was imported before is counted without entries, as an import would leave it alone.
+    pub async fn check_older(&self, path: &Path, options: &ImportOptions) -> Result<Vec<Imported>> {
+        let mut plain = milepost_store::Options::default();
+        plain.workspace = self.store().workspace().clone();
+        let scratch = milepost_store::Store::open("memory:", plain).await?;
+        // Secrets are looked for by this engine's rules; what is found is gone with the scratch.
+        let rules = EngineOptions { redaction: self.redaction().rules(), ..EngineOptions::default() };
+        let there = Milepost::on(scratch.clone(), rules).await?;
+        let options = ImportOptions { engine: Some(there), known_in: Some(self.store().clone()), ..options.clone() };
+        let made = Box::pin(older::import_path(&scratch, path, &options, &self.claim())).await;
+        scratch.close().await?;
+        made
     }
 
     /// Imports what a file's content says, without its secrets. See [`older::import_bytes`].

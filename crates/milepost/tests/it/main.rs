@@ -1,12 +1,14 @@
 //! The engine through its public face. One binary; a test below checks that no file is forgotten.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::large_futures)]
 
+mod archives;
 mod chapters;
 mod engine;
 mod keep;
 mod project;
 mod promises;
 mod resume;
+mod rules;
 mod search;
 mod servers;
 mod support;

@@ -1,8 +1,8 @@
 -- Version 2: what changes the tables. A change of one of these gets a new name (append_3), so that older programs go
--- on with what they know.
+-- on with what they know. Some are there already, as version 1 has them: hence OR REPLACE.
 
 -- A commit must be on the disk before it is answered, whatever the server's default is. Lasts for the transaction.
-CREATE FUNCTION {s}.durable() RETURNS void LANGUAGE plpgsql AS $body$
+CREATE OR REPLACE FUNCTION {s}.durable() RETURNS void LANGUAGE plpgsql AS $body$
 BEGIN
   IF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'local', true);
@@ -10,7 +10,7 @@ BEGIN
 END $body$;
 
 -- The server's clock in milliseconds, or the clock of a test.
-CREATE FUNCTION {s}.now_ms(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $body$
+CREATE OR REPLACE FUNCTION {s}.now_ms(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $body$
   SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 $body$;
 
@@ -18,7 +18,7 @@ $body$;
 
 -- Adds batches, each for itself: what is refused changes nothing and is answered with a code. All checks of a batch
 -- come before its first change, under the lock of its session's row; so nothing has to be undone.
-CREATE FUNCTION {s}.append_2(p_batches jsonb, p_bytes bytea[], p_text boolean, p_now bigint)
+CREATE OR REPLACE FUNCTION {s}.append_2(p_batches jsonb, p_bytes bytea[], p_text boolean, p_now bigint)
 RETURNS TABLE (o_n int, o_code text, o_number bigint, o_word text)
 LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
@@ -290,7 +290,7 @@ END $body$;
 
 -- Adds batches that only add to main heads, and of which no two are of one session: all by the same few statements. Answers
 -- with the numbers of those that it added; whoever wants to know what is wrong with another asks append_2.
-CREATE FUNCTION {s}.extend_2(
+CREATE OR REPLACE FUNCTION {s}.extend_2(
   p_workspaces text[], p_sessions text[], p_timelines text[], p_expected bigint[], p_past bigint[], p_epochs bigint[],
   p_renew bigint[], p_status text[], p_created bigint[], p_active bigint[], p_messages bigint[], p_checkpoints bigint[],
   p_trashed bigint[], p_hidden boolean[], p_titles text[], p_previews text[], p_projects text[], p_agents text[],
@@ -390,7 +390,7 @@ BEGIN
 END $body$;
 
 -- Mostly the marks are of a timeline whose number the caller knows.
-CREATE FUNCTION {s}.put_marks_2(p_workspace text, p_marks jsonb, p_known text, p_no bigint)
+CREATE OR REPLACE FUNCTION {s}.put_marks_2(p_workspace text, p_marks jsonb, p_known text, p_no bigint)
 RETURNS void LANGUAGE plpgsql AS $body$
 BEGIN
   INSERT INTO {s}.marks (timeline, seq, checkpoint, time, trigger, label, clean, resumable, kept, messages, trashed)
@@ -404,7 +404,7 @@ BEGIN
     kept = excluded.kept, messages = excluded.messages, trashed = excluded.trashed;
 END $body$;
 
-CREATE FUNCTION {s}.put_row_2(p_no bigint, r jsonb, p_detail bytea, p_line bigint, p_length bigint, p_until bigint)
+CREATE OR REPLACE FUNCTION {s}.put_row_2(p_no bigint, r jsonb, p_detail bytea, p_line bigint, p_length bigint, p_until bigint)
 RETURNS void LANGUAGE plpgsql AS $body$
 BEGIN
   UPDATE {s}.sessions SET status = r ->> 'status', created = (r ->> 'created')::bigint,
@@ -418,13 +418,13 @@ BEGIN
 END $body$;
 
 -- Notes that the texts of a stretch of a timeline are to be indexed, in pieces that are indexed at once.
-CREATE FUNCTION {s}.unindexed_2(p_line bigint, p_first bigint, p_past bigint) RETURNS void LANGUAGE sql AS $body$
+CREATE OR REPLACE FUNCTION {s}.unindexed_2(p_line bigint, p_first bigint, p_past bigint) RETURNS void LANGUAGE sql AS $body$
   INSERT INTO {s}.unindexed (timeline, first, past)
   SELECT p_line, x, least(x + 1000, p_past) FROM generate_series(p_first, p_past - 1, 1000) x;
 $body$;
 
 -- Removes everything of a timeline from an entry on.
-CREATE FUNCTION {s}.cut_2(p_line bigint, p_seq bigint) RETURNS void LANGUAGE sql AS $body$
+CREATE OR REPLACE FUNCTION {s}.cut_2(p_line bigint, p_seq bigint) RETURNS void LANGUAGE sql AS $body$
   DELETE FROM {s}.entries WHERE timeline = p_line AND seq >= p_seq;
   DELETE FROM {s}.marks WHERE timeline = p_line AND seq >= p_seq;
   DELETE FROM {s}.keyframes WHERE timeline = p_line AND seq >= p_seq;
@@ -432,7 +432,7 @@ CREATE FUNCTION {s}.cut_2(p_line bigint, p_seq bigint) RETURNS void LANGUAGE sql
 $body$;
 
 -- Takes, renews or releases a lease, by the server's clock.
-CREATE FUNCTION {s}.lease_2(p_workspace text, p_session text, p_action text, p_owner text, p_holder text,
+CREATE OR REPLACE FUNCTION {s}.lease_2(p_workspace text, p_session text, p_action text, p_owner text, p_holder text,
                             p_ttl bigint, p_epoch bigint, p_now bigint)
 RETURNS TABLE (o_code text, o_epoch bigint, o_owner text, o_holder text, o_until bigint)
 LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
@@ -478,7 +478,7 @@ BEGIN
 END $body$;
 
 -- Removes a session with all its rows.
-CREATE FUNCTION {s}.remove_2(p_workspace text, p_session text, p_epoch bigint)
+CREATE OR REPLACE FUNCTION {s}.remove_2(p_workspace text, p_session text, p_epoch bigint)
 RETURNS TABLE (o_code text, o_number bigint, o_word text)
 LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
@@ -515,7 +515,7 @@ BEGIN
 END $body$;
 
 -- Puts a session's derived rows in place of those that are there. Texts are indexed anew later.
-CREATE FUNCTION {s}.rebuild_2(p_workspace text, r jsonb, p_detail bytea, p_marks jsonb, p_text boolean, p_now bigint)
+CREATE OR REPLACE FUNCTION {s}.rebuild_2(p_workspace text, r jsonb, p_detail bytea, p_marks jsonb, p_text boolean, p_now bigint)
 RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 #variable_conflict use_column
 DECLARE
@@ -552,7 +552,7 @@ BEGIN
   END IF;
 END $body$;
 
-CREATE FUNCTION {s}.put_blobs_2(p_workspace text, p_ids bytea[], p_bytes bytea[], p_now bigint)
+CREATE OR REPLACE FUNCTION {s}.put_blobs_2(p_workspace text, p_ids bytea[], p_bytes bytea[], p_now bigint)
 RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 DECLARE
   v_now bigint := {s}.now_ms(p_now);
@@ -564,7 +564,7 @@ BEGIN
 END $body$;
 
 -- Writes a record if its version is still the expected one (none: if there is none). Says whether it did.
-CREATE FUNCTION {s}.put_record_2(p_workspace text, p_kind text, p_key text, p_version bigint, p_due bigint,
+CREATE OR REPLACE FUNCTION {s}.put_record_2(p_workspace text, p_kind text, p_key text, p_version bigint, p_due bigint,
                                  p_value bytea, p_expected bigint)
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 BEGIN
@@ -579,7 +579,7 @@ BEGIN
   RETURN FOUND;
 END $body$;
 
-CREATE FUNCTION {s}.delete_record_2(p_workspace text, p_kind text, p_key text, p_expected bigint)
+CREATE OR REPLACE FUNCTION {s}.delete_record_2(p_workspace text, p_kind text, p_key text, p_expected bigint)
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO force_generic_plan SET enable_seqscan TO off AS $body$
 BEGIN
   PERFORM {s}.durable();

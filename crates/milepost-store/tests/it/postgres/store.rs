@@ -5,16 +5,15 @@ use std::sync::Arc;
 use milepost_model::{ManualClock, SessionPatch, Source, WorkspaceId};
 use milepost_store::backend::{Term, TextQuery};
 use milepost_store::{
-    Append, Change, Claim, Error, MasterKey, MessageQuery, NewSession, Options, Redactor, SessionQuery, Store,
+    Append, Change, Claim, Error, MasterKey, MessageQuery, NewSession, Options, Redactor, Store,
     block_on, system_source,
 };
 
 use super::cluster::Cluster;
 use super::{Scheme, server};
-use crate::golden::{Kind, assert_described, describe};
 use crate::support::{START, claim, create, step, user};
 
-async fn count(store: &Store, text: &str, prefix: bool) -> usize {
+pub async fn count(store: &Store, text: &str, prefix: bool) -> usize {
     let terms = vec![Term { text: text.into(), prefix }];
     let query = TextQuery { terms, sessions: Vec::new(), limit: 1000 };
     store.backend().search(store.workspace(), query).await.unwrap().expect("there is a text index").len()
@@ -213,37 +212,6 @@ async fn texts_that_wait_are_indexed_by_whoever_comes() {
         assert_eq!(waiting().await, 0);
         other.close().await.unwrap();
     }
-    place.drop_schema().await;
-}
-
-/// `postgres-v1.sql` is `v1.db`, moved by a program of version 1 and dumped with `pg_dump --inserts`.
-#[tokio::test]
-async fn tables_of_version_1_are_brought_forward() {
-    if server().is_none() {
-        return;
-    }
-    let place = Scheme::new("old");
-    let dump = std::fs::read_to_string(crate::golden::folder().join("postgres-v1.sql")).unwrap();
-    let dump =
-        dump.replace("milepost.", &format!("{}.", place.name)).replace(" milepost;", &format!(" {};", place.name));
-    place.connect().await.batch_execute(&dump).await.unwrap();
-
-    let store = Kind::Plain.open_later_at(&place.url()).await;
-    let verified = store.verify_deep().await.unwrap();
-    assert!(verified.is_whole(), "{:?}", verified.problems);
-    let (found, mut expected) = (describe(&store).await, Kind::Plain.expected());
-    // Blobs that nothing refers to were left behind.
-    expected["stats"] = found["stats"].clone();
-    assert_described(&found, &expected, "version 1");
-    let sessions = store.sessions(&SessionQuery::default()).await.unwrap().sessions;
-    let writer = store.write(sessions[0].id, &claim().take_over()).await.unwrap();
-    writer.append(Append::new().message(user("it goes on with zanzibar"))).await.unwrap();
-    assert_eq!(count(&store, "zanzibar", false).await, 1);
-    assert!(store.verify_deep().await.unwrap().is_whole());
-    // Version 1 is told that it is too old.
-    let sql = format!("SELECT max(compatible) FROM {}.versions", place.name);
-    let oldest: i32 = place.connect().await.query_one(&sql, &[]).await.unwrap().get(0);
-    assert!(oldest > 1);
     place.drop_schema().await;
 }
 

@@ -6,10 +6,14 @@ use milepost_store::ed25519_dalek::{Signature, Signer as _, SigningKey, Verifyin
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::project::{ArtifactKind, BroughtArtifact, LogLine};
+use crate::transfer::beside::Beside;
 use crate::transfer::outgoing::{Line, Piece, PieceEntry};
 
-/// The version that is written; older ones stay readable.
-pub(super) const VERSION: u32 = 1;
+/// The newest version that is written; older ones stay readable.
+pub(super) const VERSION: u32 = 2;
+/// What is written of a session that has neither artifacts nor a log.
+pub(super) const WITHOUT_BESIDE: u32 = 1;
 /// What the first line says.
 pub(super) const FORMAT: &str = "bundle";
 /// How every file packed with zstd begins.
@@ -99,8 +103,9 @@ pub(super) struct Signed {
     pub signature: [Hash; 2],
 }
 
+/// What is signed. The version of the bundle is in its first line, and so in the hash.
 fn statement(hash: &Hash) -> Vec<u8> {
-    [b"milepost 1 bundle".as_slice(), &VERSION.to_be_bytes(), &hash.0].concat()
+    [b"milepost 1 bundle".as_slice(), &WITHOUT_BESIDE.to_be_bytes(), &hash.0].concat()
 }
 
 impl Signed {
@@ -132,6 +137,8 @@ pub(super) struct AnyLine<'a> {
     pub blob: Option<BlobLine>,
     #[serde(borrow)]
     pub entry: Option<EntryLine<'a>>,
+    pub artifact: Option<ArtifactLine>,
+    pub log: Option<LogPiece>,
     pub end: Option<Footer>,
     #[serde(rename = "chain")]
     pub _chain: String,
@@ -149,6 +156,29 @@ pub(super) struct LineLine {
 pub(super) struct BlobLine {
     hash: Hash,
     content: String,
+}
+
+/// A version of an artifact.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ArtifactLine {
+    name: String,
+    kind: ArtifactKind,
+    version: u64,
+    created: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    session: Option<SessionId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    template: Option<String>,
+    content: String,
+}
+
+/// Lines of the agent log.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LogPiece {
+    from: u64,
+    lines: Vec<LogLine>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -198,11 +228,15 @@ struct Tagged<'a, T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<&'a T>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    artifact: Option<&'a T>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<&'a T>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     end: Option<&'a T>,
 }
 
 impl<'a, T> Tagged<'a, T> {
-    const NONE: Self = Self { milepost: None, line: None, blob: None, entry: None, end: None };
+    const NONE: Self = Self { milepost: None, line: None, blob: None, entry: None, artifact: None, log: None, end: None };
 }
 
 fn json<T: Serialize>(tagged: &Tagged<'_, T>) -> Result<String, String> {
@@ -215,6 +249,42 @@ pub(super) fn header_text(header: &Header) -> Result<String, String> {
 
 pub(super) fn footer_text(footer: &Footer) -> Result<String, String> {
     json(&Tagged { end: Some(footer), ..Tagged::NONE })
+}
+
+/// What the line of something beside the session says.
+pub(super) fn beside_text(piece: &Beside) -> Result<String, String> {
+    match piece {
+        Beside::Artifact(artifact) => {
+            let line = ArtifactLine {
+                name: artifact.name.clone(),
+                kind: artifact.kind,
+                version: artifact.number,
+                created: artifact.created,
+                session: artifact.session,
+                template: artifact.template.clone(),
+                content: base64(&artifact.content),
+            };
+            json(&Tagged { artifact: Some(&line), ..Tagged::NONE })
+        }
+        Beside::Log(from, lines) => {
+            let line = LogPiece { from: *from, lines: lines.clone() };
+            json(&Tagged { log: Some(&line), ..Tagged::NONE })
+        }
+    }
+}
+
+impl ArtifactLine {
+    pub fn piece(self) -> Result<Beside, String> {
+        let content = from_base64(&self.content)?;
+        let Self { name, kind, version: number, created, session, template, .. } = self;
+        Ok(Beside::Artifact(BroughtArtifact { name, kind, number, created, session, template, content }))
+    }
+}
+
+impl LogPiece {
+    pub fn piece(self) -> Beside {
+        Beside::Log(self.from, self.lines)
+    }
 }
 
 /// What a piece's line says.

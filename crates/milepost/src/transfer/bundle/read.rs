@@ -8,6 +8,7 @@ use milepost_store::{Claim, Store};
 
 use super::format::{AnyLine, Chain, FORMAT, Footer, Header, MAGIC, VERSION, WINDOW_LOG};
 use crate::error::{Error, Result};
+use crate::transfer::beside::{Beside, BesideWriter};
 use crate::transfer::incoming::Incoming;
 use crate::transfer::outgoing::{Piece, entry_name};
 use crate::transfer::suspects::Suspects;
@@ -28,6 +29,13 @@ pub struct Checked {
     pub hash: Hash,
     /// Who signed it; none when nobody did.
     pub signed_by: Option<VerifyingKey>,
+}
+
+/// What a line of a bundle is.
+enum Next {
+    Piece(Piece),
+    Beside(Beside),
+    End(Footer),
 }
 
 /// Counts what is read.
@@ -199,7 +207,7 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
     }
 
     /// The next piece, or how it ends.
-    fn next(&mut self) -> Result<Result<Piece, Footer>> {
+    fn next(&mut self) -> Result<Next> {
         if !self.read_line()? {
             return Err(self.cut_off());
         }
@@ -211,7 +219,7 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
         outcome
     }
 
-    fn parse(&mut self, line: &[u8], is_whole: bool, before: Hash) -> Result<Result<Piece, Footer>> {
+    fn parse(&mut self, line: &[u8], is_whole: bool, before: Hash) -> Result<Next> {
         let parsed = serde_json::from_slice::<AnyLine<'_>>(line);
         let changed =
             "it is not what was exported here: it was changed, or lines before it are missing, swapped or doubled";
@@ -223,7 +231,7 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
         };
         let name = self.name(&parsed);
         let piece = match parsed {
-            AnyLine { line: Some(line), milepost: None, blob: None, entry: None, end: None, .. } => {
+            AnyLine { line: Some(line), milepost: None, blob: None, entry: None, artifact: None, log: None, end: None, .. } => {
                 self.check_line_end()?;
                 let line = line.piece();
                 let begins = Seq(line.parent.map_or(0, |at| at.seq.0.saturating_add(1)));
@@ -231,11 +239,11 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
                 self.timelines += 1;
                 Piece::Line(line)
             }
-            AnyLine { blob: Some(blob), milepost: None, line: None, entry: None, end: None, .. } => {
+            AnyLine { blob: Some(blob), milepost: None, line: None, entry: None, artifact: None, log: None, end: None, .. } => {
                 self.blobs += 1;
                 blob.piece().map_err(|why| self.wrong(&name, why))?
             }
-            AnyLine { entry: Some(entry), milepost: None, line: None, blob: None, end: None, .. } => {
+            AnyLine { entry: Some(entry), milepost: None, line: None, blob: None, artifact: None, log: None, end: None, .. } => {
                 let Some((timeline, next, end)) = self.timeline else {
                     return Err(self.wrong(name, "no timeline was begun"));
                 };
@@ -246,15 +254,26 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
                 self.entries += 1;
                 Piece::Entry(Box::new(entry.piece(timeline).map_err(|why| self.wrong(&name, why))?))
             }
-            AnyLine { end: Some(footer), milepost: None, line: None, blob: None, entry: None, .. } => {
+            AnyLine { artifact: Some(artifact), milepost: None, line: None, blob: None, entry: None, log: None, end: None, .. } => {
+                self.check_line_end()?;
+                let beside = artifact.piece().map_err(|why| self.wrong(&name, why))?;
+                self.last = name;
+                return Ok(Next::Beside(beside));
+            }
+            AnyLine { log: Some(log), milepost: None, line: None, blob: None, entry: None, artifact: None, end: None, .. } => {
+                self.check_line_end()?;
+                self.last = name;
+                return Ok(Next::Beside(log.piece()));
+            }
+            AnyLine { end: Some(footer), milepost: None, line: None, blob: None, entry: None, artifact: None, log: None, .. } => {
                 self.check_line_end()?;
                 self.check_end(&footer, before)?;
-                return Ok(Err(footer));
+                return Ok(Next::End(footer));
             }
             _ => return Err(self.wrong("a line", "it is none that a bundle has")),
         };
         self.last = name;
-        Ok(Ok(piece))
+        Ok(Next::Piece(piece))
     }
 
     fn name(&self, line: &AnyLine<'_>) -> String {
@@ -262,6 +281,8 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
             AnyLine { entry: Some(entry), .. } => entry_name(entry.seq, entry.kind),
             AnyLine { line: Some(_), .. } => format!("timeline {}", self.timelines + 1),
             AnyLine { blob: Some(_), .. } => format!("blob {}", self.blobs + 1),
+            AnyLine { artifact: Some(_), .. } => "an artifact".to_owned(),
+            AnyLine { log: Some(_), .. } => "lines of the log".to_owned(),
             AnyLine { end: Some(_), .. } => "the end".to_owned(),
             _ => "a line".to_owned(),
         }
@@ -307,8 +328,8 @@ fn check<R: Read + Seek>(
     let mut bundle = BundleReader::open(reader, options)?;
     let footer = loop {
         match (bundle.next()?, &mut suspects) {
-            (Err(footer), _) => break footer,
-            (Ok(Piece::Entry(entry)), Some(suspects)) => suspects.look(*entry),
+            (Next::End(footer), _) => break footer,
+            (Next::Piece(Piece::Entry(entry)), Some(suspects)) => suspects.look(*entry),
             _ => {}
         }
     };
@@ -357,10 +378,14 @@ pub async fn import_bundle<R: Read + Seek + Send>(
     let notes = suspects.and_then(Suspects::note).into_iter().collect();
     let mut bundle = BundleReader::open(&mut reader, options)?;
     let mut incoming = Incoming::new(store, checked.session, options.ids, claim);
-    let outcome = pour(&mut bundle, &checked, &mut incoming, progress).await;
+    let mut beside = None;
+    let outcome = pour(store, &mut bundle, &checked, &mut incoming, &mut beside, progress).await;
     match outcome {
         Ok(()) => Ok(Imported { notes, ..Box::pin(incoming.finish()).await? }),
         Err(error) => {
+            if let Some(beside) = beside {
+                beside.discard().await?;
+            }
             incoming.discard().await?;
             Err(error)
         }
@@ -368,22 +393,35 @@ pub async fn import_bundle<R: Read + Seek + Send>(
 }
 
 async fn pour<R: Read + Seek + Send>(
+    store: &Store,
     bundle: &mut BundleReader<'_, R>,
     checked: &Checked,
     incoming: &mut Incoming<'_>,
+    beside: &mut Option<BesideWriter>,
     progress: OnProgress<'_>,
 ) -> Result<()> {
     loop {
         match bundle.next()? {
-            Ok(piece) => {
+            Next::Beside(piece) => {
+                if beside.is_none() {
+                    *beside = Some(BesideWriter::new(store, checked.session, incoming.session()).await?);
+                }
+                let name = piece.what();
+                if let Some(beside) = beside {
+                    beside.take(piece).await.map_err(|error| named(&bundle.from, &name, error))?;
+                }
+            }
+            Next::Piece(piece) => {
                 let name = piece.what();
                 let outcome = incoming.take(piece).await;
                 outcome.map_err(|error| named(&bundle.from, &name, error))?;
                 progress(Progress { entries: bundle.entries, entries_total: checked.entries });
             }
             // The file is not the one that was checked.
-            Err(footer) if footer.hash != checked.hash => return Err(bundle.refuse("it was changed while it was read")),
-            Err(_) => return Ok(()),
+            Next::End(footer) if footer.hash != checked.hash => {
+                return Err(bundle.refuse("it was changed while it was read"));
+            }
+            Next::End(_) => return Ok(()),
         }
     }
 }

@@ -6,8 +6,11 @@ use milepost_model::SessionId;
 use milepost_store::Store;
 use milepost_store::ed25519_dalek::SigningKey;
 
-use super::format::{Chain, FORMAT, Footer, Header, Signed, VERSION, footer_text, header_text, piece_text};
+use super::format::{
+    Chain, FORMAT, Footer, Header, Signed, VERSION, WITHOUT_BESIDE, beside_text, footer_text, header_text, piece_text,
+};
 use crate::error::{Error, Result};
+use crate::transfer::beside::BesideReader;
 use crate::transfer::outgoing::{Outgoing, Piece};
 use crate::transfer::{OnProgress, Progress};
 
@@ -38,7 +41,7 @@ pub struct Exported {
 }
 
 /// Writes one session with everything it needs: its old timelines, what it shares with the session it was branched from,
-/// its blobs. Holds no more of it than a page of entries.
+/// its blobs, its artifacts and its log. Holds no more of it than a page of entries.
 pub async fn export_bundle<W: Write + Send>(
     store: &Store,
     session: SessionId,
@@ -53,9 +56,10 @@ pub async fn export_bundle<W: Write + Send>(
     packed.window_log(WINDOW_LOG).map_err(io)?;
     let mut out = Outgoing::new(store, session).await?;
     let (lines, entries_total) = out.counts();
+    let mut beside = BesideReader::new(store, session).await?;
     let header = Header {
         format: FORMAT.to_owned(),
-        version: VERSION,
+        version: if beside.is_empty().await? { WITHOUT_BESIDE } else { VERSION },
         session,
         workspace: store.workspace().to_string(),
         created: out.session.created,
@@ -83,6 +87,10 @@ pub async fn export_bundle<W: Write + Send>(
                 progress(Progress { entries: done.entries, entries_total });
             }
         }
+    }
+    while let Some(piece) = beside.next().await? {
+        let said = beside_text(&piece).map_err(|why| bad(piece.what(), why))?;
+        write(said, &mut chain, &mut done.bytes)?;
     }
     let hash = chain.hash();
     let signed = options.sign.as_ref().map(|key| Signed::new(key, &hash));

@@ -4,8 +4,10 @@ use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
+use flate2::write::GzEncoder;
 use serde::Serialize;
 
+use crate::config::Compression;
 use crate::error::{Error, Result};
 
 /// The longest name of a file, in bytes.
@@ -33,12 +35,38 @@ pub fn safe_name(name: &str) -> String {
 pub(super) struct Folder {
     root: PathBuf,
     written: Vec<PathBuf>,
+    /// Checkpoints larger than this are packed.
+    pack_above: u64,
 }
 
 impl Folder {
     pub fn open(root: &Path) -> Result<Self> {
         fs::create_dir_all(root).map_err(|error| Error::file(format!("making {}", root.display()), error))?;
-        Ok(Self { root: root.to_owned(), written: Vec::new() })
+        Ok(Self { root: root.to_owned(), written: Vec::new(), pack_above: u64::MAX })
+    }
+
+    /// Packs checkpoints that are large.
+    pub fn packing(mut self, how: &Compression) -> Self {
+        self.pack_above = if how.enabled { how.threshold_bytes } else { u64::MAX };
+        self
+    }
+
+    /// Writes a checkpoint; a large one is packed. Returns the name that it got.
+    pub fn checkpoint(&mut self, parts: &[&str], value: &impl Serialize) -> Result<String> {
+        let text = pretty(value)?;
+        let [below @ .., name] = parts else { return Ok(String::new()) };
+        let (name, other) = match text.len() as u64 > self.pack_above {
+            true => (format!("{name}.gz"), (*name).to_owned()),
+            false => ((*name).to_owned(), format!("{name}.gz")),
+        };
+        let content = if name.ends_with(".gz") { pack(&text)? } else { text };
+        self.write(&[below, &[name.as_str()]].concat(), &content)?;
+        // What an earlier export left under the other name is the same checkpoint once more.
+        let left = self.place(&[below, &[other.as_str()]].concat())?;
+        if fs::symlink_metadata(&left).is_ok_and(|found| found.is_file()) {
+            fs::remove_file(&left).map_err(|error| Error::file(format!("replacing {}", left.display()), error))?;
+        }
+        Ok(name)
     }
 
     /// What was written.
@@ -85,13 +113,11 @@ impl Folder {
 
     /// Writes JSON as a person reads it.
     pub fn json(&mut self, parts: &[&str], value: &impl Serialize) -> Result<()> {
-        let mut text = serde_json::to_vec_pretty(value).map_err(|error| Error::file("writing JSON", error))?;
-        text.push(b'\n');
-        self.write(parts, &text)
+        self.write(parts, &pretty(value)?)
     }
 
-    /// Makes a link to a file beside it; a copy where there are no links.
-    pub fn link(&mut self, parts: &[&str], to: &str, content: &[u8]) -> Result<()> {
+    /// Makes a link to a file beside it; a copy where there are no links, and of a file that is packed.
+    pub fn link(&mut self, parts: &[&str], to: &str, value: &impl Serialize) -> Result<()> {
         let path = self.place(parts)?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -100,13 +126,24 @@ impl Folder {
             _ => {}
         }
         #[cfg(unix)]
-        if std::os::unix::fs::symlink(to, &path).is_ok() {
+        if !to.ends_with(".gz") && std::os::unix::fs::symlink(to, &path).is_ok() {
             self.written.push(path);
             return Ok(());
         }
         let _ = to;
-        self.write(parts, content)
+        self.json(parts, value)
     }
+}
+
+fn pretty(value: &impl Serialize) -> Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(value).map_err(|error| Error::file("writing JSON", error))?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+fn pack(text: &[u8]) -> Result<Vec<u8>> {
+    let mut packed = GzEncoder::new(Vec::new(), flate2::Compression::default());
+    packed.write_all(text).and_then(|()| packed.finish()).map_err(|error| Error::file("packing a checkpoint", error))
 }
 
 fn make_dir(path: &Path) -> Result<()> {

@@ -19,6 +19,9 @@ pub use markdown::markdown;
 pub use messages::jsonl;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteExported, sqlite};
-pub use tree::{Layout, tree};
+pub use tree::{FileOptions, Layout, tree};
+
+#[cfg(feature = "sqlite")]
+pub(crate) use sqlite::tables;
 
 pub(in crate::transfer) use shapes::SECTIONS_FIELD;

@@ -1,17 +1,20 @@
 //! The shapes in which other designs write messages, checkpoints and summaries.
 
-use milepost_model::{Block, Content, Session, SessionId, Timestamp, WorkspaceId};
+use milepost_model::{Block, Content, Include, Session, SessionId, Timestamp, WorkspaceId};
 use milepost_store::{Loaded, MarkQuery, Store, StoredMessage};
 use serde_json::{Map, Value, json};
 
 use super::messages::Messages;
 use crate::error::Result;
-use crate::transfer::triggers;
+use crate::transfer::{origin, triggers};
 
 /// Where a design's checkpoint keeps the sections of the state that it has no place for.
 pub(in crate::transfer) const SECTIONS_FIELD: &str = "sections";
 /// The version that A's files name.
 const VERSION: &str = "1.0";
+
+/// So much of the last message a summary shows.
+const PREVIEW_CHARS: usize = 200;
 
 /// About how many tokens a text has, where nobody counted.
 pub(in crate::transfer) fn estimate_tokens(text: &str) -> u64 {
@@ -52,6 +55,25 @@ impl View {
         Ok(Self { workspace: store.workspace().clone(), session, messages, checkpoints, state })
     }
 
+    /// Leaves out what a policy does not include in checkpoints.
+    pub fn leave_out(&mut self, include: &Include) -> Result<()> {
+        if !include.conversations {
+            self.messages.retain(|found| found.message.channel.is_main());
+            let last = self.messages.last().map(|found| found.message.text().chars().take(PREVIEW_CHARS).collect());
+            self.session.preview = last;
+            for at in &mut self.checkpoints {
+                at.mark.checkpoint.counts.retain(|channel, _| channel.is_main());
+            }
+        }
+        if !include.memory {
+            for at in &mut self.checkpoints {
+                at.state = without_memory(at.state.as_value().clone()).try_into().map_err(milepost_store::Error::from)?;
+            }
+            self.state = without_memory(std::mem::take(&mut self.state));
+        }
+        Ok(())
+    }
+
     /// Messages up to a checkpoint.
     pub fn messages_to(&self, at: &Loaded) -> &[StoredMessage] {
         let end = self.messages.partition_point(|found| found.at.seq <= at.mark.at.seq);
@@ -79,6 +101,13 @@ impl View {
             "lastMessage": session.preview,
         })
     }
+}
+
+fn without_memory(mut state: Value) -> Value {
+    if let Value::Object(sections) = &mut state {
+        sections.remove("memory");
+    }
+    state
 }
 
 /// A message as A and B write it: its text, its tool calls and results apart, its time.
@@ -184,7 +213,7 @@ pub(super) fn hosted(view: &View, at: &Loaded) -> Value {
     );
     let tokens: u64 = messages.iter().map(|found| estimate_tokens(&found.message.text())).sum();
     let mut out = extra(at);
-    let branch = session.branch;
+    let branch = origin(session);
     let fields = json!({
         "version": VERSION,
         "id": mark.id,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use milepost_model::SessionId;
-use milepost_store::{MarkQuery, Store};
+use milepost_store::{Error as StoreError, KeyError, MarkQuery, Store};
 use rusqlite::{Connection, params};
 
 use super::messages::Messages;
@@ -42,6 +42,10 @@ pub struct SqliteExported {
     pub skipped: u64,
 }
 
+fn is_shredded(error: &StoreError) -> bool {
+    matches!(error, StoreError::Key(KeyError::Shredded { .. }))
+}
+
 fn failed(path: &Path, error: impl ToString) -> Error {
     Error::file(format!("writing {}", path.display()), error.to_string())
 }
@@ -63,11 +67,35 @@ pub async fn sqlite(store: &Store, sessions: &[SessionId], path: &Path) -> Resul
 
 async fn write(store: &Store, sessions: &[SessionId], path: &Path) -> Result<SqliteExported> {
     let sql = |error: rusqlite::Error| failed(path, error);
-    let mut rows = Rows::open(path).map_err(sql)?;
+    let mut rows = Rows::begin(Connection::open(path).map_err(sql)?).map_err(sql)?;
     for id in sessions {
         write_session(store, *id, &mut rows, path).await?;
     }
-    rows.commit().map_err(sql)
+    let (_, done) = rows.commit().map_err(sql)?;
+    Ok(done)
+}
+
+/// Sessions as tables that nobody else sees: SQLite keeps them in memory, and what does not fit there in a file without a
+/// name, of which nothing is left however the process ends. Sessions that cannot be read are left out, and told with why.
+pub(crate) async fn tables(store: &Store, sessions: &[SessionId]) -> Result<(Connection, Vec<(SessionId, String)>)> {
+    let place = Path::new("the tables");
+    let sql = |error: rusqlite::Error| failed(place, error);
+    let mut rows = Rows::begin(Connection::open("").map_err(sql)?).map_err(sql)?;
+    let mut left_out = Vec::new();
+    for id in sessions {
+        rows.batch("SAVEPOINT one").map_err(sql)?;
+        let end = match write_session(store, *id, &mut rows, place).await {
+            Ok(()) => "RELEASE one",
+            Err(Error::Store(error)) if error.is_damage() || is_shredded(&error) => {
+                left_out.push((*id, error.to_string()));
+                "ROLLBACK TO one; RELEASE one"
+            }
+            Err(error) => return Err(error),
+        };
+        rows.batch(end).map_err(sql)?;
+    }
+    let (database, _) = rows.commit().map_err(sql)?;
+    Ok((database, left_out))
 }
 
 async fn write_session(store: &Store, id: SessionId, rows: &mut Rows, path: &Path) -> Result<()> {
@@ -103,8 +131,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn open(path: &Path) -> rusqlite::Result<Self> {
-        let db = Connection::open(path)?;
+    fn begin(db: Connection) -> rusqlite::Result<Self> {
         db.execute_batch("PRAGMA journal_mode = DELETE; BEGIN IMMEDIATE;")?;
         db.execute_batch(TABLES)?;
         Ok(Self { db: std::sync::Mutex::new(db), done: SqliteExported::default() })
@@ -114,9 +141,13 @@ impl Rows {
         self.db.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn commit(mut self) -> rusqlite::Result<SqliteExported> {
-        self.db().execute_batch("COMMIT;")?;
-        Ok(self.done)
+    fn batch(&mut self, sql: &str) -> rusqlite::Result<()> {
+        self.db().execute_batch(sql)
+    }
+
+    fn commit(mut self) -> rusqlite::Result<(Connection, SqliteExported)> {
+        self.batch("COMMIT;")?;
+        Ok((self.db.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner), self.done))
     }
 
     fn session(&mut self, session: &milepost_model::Session, state: &str) -> rusqlite::Result<()> {

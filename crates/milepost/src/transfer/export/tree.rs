@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use milepost_model::{SessionId, Trigger};
+use milepost_model::{Include, SessionId, Trigger};
 use milepost_store::{SessionQuery, Store};
 use serde_json::{Value, json};
 
@@ -11,7 +11,9 @@ use super::chat::write_chat;
 use super::folder::{Folder, safe_name};
 use super::messages::with_time;
 use super::shapes::{View, graph, hosted, plain, plan, task};
-use crate::error::{Error, Result};
+use crate::config::Compression;
+use crate::engine::Milepost;
+use crate::error::Result;
 use crate::transfer::when::file_time;
 
 /// Whose layout.
@@ -29,11 +31,37 @@ pub enum Layout {
     Graph,
 }
 
+/// What checkpoint files beside the store hold, and how they are packed.
+#[derive(Debug, Clone, Default)]
+pub struct FileOptions {
+    /// What they hold.
+    pub include: Include,
+    /// Those larger than a threshold are packed with gzip, and their names end with `.gz`.
+    pub compression: Compression,
+}
+
+impl Milepost {
+    /// Writes a session below a directory: with what its policy includes in checkpoints, packed as the configuration says.
+    /// See [`tree()`].
+    pub async fn export_tree(&self, session: SessionId, layout: Layout, dir: &Path) -> Result<Vec<PathBuf>> {
+        let include = self.policy_of(&self.store().session(session).await?)?.include;
+        let options = FileOptions { include, compression: self.compression().clone() };
+        tree(self.store(), session, layout, dir, &options).await
+    }
+}
+
 /// Writes a session below a directory. Names that came from outside are made plain, and no link is followed. Returns what
 /// was written.
-pub async fn tree(store: &Store, session: SessionId, layout: Layout, dir: &Path) -> Result<Vec<PathBuf>> {
-    let view = View::load(store, session).await?;
-    let mut folder = Folder::open(dir)?;
+pub async fn tree(
+    store: &Store,
+    session: SessionId,
+    layout: Layout,
+    dir: &Path,
+    options: &FileOptions,
+) -> Result<Vec<PathBuf>> {
+    let mut view = View::load(store, session).await?;
+    view.leave_out(&options.include)?;
+    let mut folder = Folder::open(dir)?.packing(&options.compression);
     match layout {
         Layout::Hosted => write_hosted(store, &view, &mut folder).await?,
         Layout::Task => write_task(&view, &mut folder)?,
@@ -60,7 +88,7 @@ async fn write_hosted(store: &Store, view: &View, folder: &mut Folder) -> Result
         if !names.insert(name.clone()) {
             name = format!("checkpoint-{}-{}.json", file_time(at.mark.time), at.mark.checkpoint.number);
         }
-        folder.json(&["checkpoints", &id, &name], &hosted(view, at))?;
+        folder.checkpoint(&["checkpoints", &id, &name], &hosted(view, at))?;
     }
     if let Some(at) = view.checkpoints.last() {
         folder.json(&["checkpoints", &id, "latest.json"], &hosted(view, at))?;
@@ -138,14 +166,12 @@ fn write_task(view: &View, folder: &mut Folder) -> Result<()> {
         if !names.insert(name.clone()) {
             name = format!("checkpoint_{}-{}.json", file_time(at.mark.time), at.mark.checkpoint.number);
         }
-        let mut text =
-            serde_json::to_vec_pretty(&task(view, at)).map_err(|error| Error::file("writing JSON", error))?;
-        text.push(b'\n');
-        folder.write(&[".checkpoints", &name], &text)?;
-        latest = Some((name, text));
+        let value = task(view, at);
+        let name = folder.checkpoint(&[".checkpoints", &name], &value)?;
+        latest = Some((name, value));
     }
-    if let Some((name, text)) = latest {
-        folder.link(&[".checkpoints", "latest.json"], &name, &text)?;
+    if let Some((name, value)) = latest {
+        folder.link(&[".checkpoints", "latest.json"], &name, &value)?;
     }
     let mut about = view.summary();
     about["taskId"] = json!(view.session.task.clone().unwrap_or_else(|| view.session.id.to_string()));
@@ -197,7 +223,7 @@ fn write_graph(view: &View, folder: &mut Folder) -> Result<()> {
     for at in &view.checkpoints {
         let full = graph(view, at);
         let file = format!("{}.json", safe_name(&at.mark.checkpoint.id.to_string()));
-        folder.json(&[&base[..], &["checkpoints", &file]].concat(), &full)?;
+        folder.checkpoint(&[&base[..], &["checkpoints", &file]].concat(), &full)?;
         index.push(json!({
             "checkpoint_id": full["checkpoint_id"], "type": full["checkpoint_type"], "created_at": full["created_at"],
             "current_node": full["current_node"], "is_clean": full["is_clean"],

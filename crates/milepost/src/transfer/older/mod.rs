@@ -120,11 +120,12 @@ async fn import_groups(
     if built.is_empty() {
         return Err(Error::import(options.name(), "no chat, checkpoint or bundle that is known here is in it"));
     }
-    let known = known::Known::find(store, &built, options).await?;
+    let known_in = options.known_in.as_ref().unwrap_or(store);
+    let known = known::Known::find(known_in, &built, options).await?;
     let (mut imported, mut written) = (Vec::new(), Vec::new());
     for builder in built {
         if let Some(session) = known.get(&builder, options) {
-            imported.push(known::left_alone(store, session, builder).await?);
+            imported.push(known::left_alone(known_in, session, builder).await?);
             continue;
         }
         match Box::pin(builder.write(store, options, claim)).await {

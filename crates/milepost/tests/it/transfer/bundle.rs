@@ -276,7 +276,7 @@ async fn garbage_and_bombs_are_refused() {
     small.limits.max_bundle_bytes = 1000;
     let why = import(&to, &good, &small).await.unwrap_err().to_string();
     assert!(why.contains("max_bundle_bytes") && why.contains("nothing was imported"), "{why}");
-    let newer = good_with(&good, "\"version\":1", "\"version\":2");
+    let newer = good_with(&good, "\"version\":1", "\"version\":3");
     assert!(refused(&to, &newer).await.contains("use a newer Milepost"));
 }
 

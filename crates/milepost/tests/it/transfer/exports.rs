@@ -5,7 +5,7 @@ use std::path::Path;
 
 use milepost::model::{Block, Channel, Message, Role, SessionId, SessionPatch, Trigger};
 use milepost::store::{Append, MarkQuery, NewMark, NewSession, Store};
-use milepost::transfer::export::{Layout, chat_files, jsonl, markdown, sqlite, tree};
+use milepost::transfer::export::{FileOptions, Layout, chat_files, jsonl, markdown, sqlite, tree};
 use serde_json::{Value, json};
 
 use crate::transfer::scene::{Dice, Scene, any_session, claim};
@@ -128,7 +128,7 @@ async fn hostile_names_stay_below_the_directory() {
     let outer = tempfile::tempdir().unwrap();
     let dir = outer.path().join("a/b/c/d");
     for layout in LAYOUTS {
-        let written = tree(&store, writer.id(), layout, &dir).await.unwrap();
+        let written = tree(&store, writer.id(), layout, &dir, &FileOptions::default()).await.unwrap();
         assert!(!written.is_empty());
         for path in written {
             let real = path.parent().unwrap().canonicalize().unwrap();
@@ -154,7 +154,7 @@ async fn links_are_not_followed() {
     let id = any_session(&scene, &store, &Dice::new(3)).await;
     let (outside, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     std::os::unix::fs::symlink(outside.path(), dir.path().join("checkpoints")).unwrap();
-    let error = tree(&store, id, Layout::Hosted, dir.path()).await.unwrap_err();
+    let error = tree(&store, id, Layout::Hosted, dir.path(), &FileOptions::default()).await.unwrap_err();
     assert!(error.to_string().contains("links are not followed"), "{error}");
     let chat = format!("chat_{id}.json");
     let target = outside.path().join("precious");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use milepost::model::{Content, Message, Role, SessionId, SessionPatch, Timestamp, Trigger};
 use milepost::store::{Append, MarkQuery, MessageQuery, NewMark, NewSession, Store, StoredMessage};
-use milepost::transfer::export::{Layout, chat_files, jsonl, tree};
+use milepost::transfer::export::{FileOptions, Layout, chat_files, jsonl, tree};
 use milepost::transfer::older::{import_bytes, import_path};
 use milepost::transfer::{Ids, ImportOptions, Imported};
 use serde_json::{Value, json};
@@ -114,13 +114,16 @@ async fn every_layout_is_stable_when_it_is_imported_and_written_again() {
         let id = typical(&scene, &from, task).await;
         for layout in LAYOUTS {
             let first = tempfile::tempdir().unwrap();
-            tree(&from, id, layout, first.path()).await.unwrap();
+            // Checkpoints that were packed are read like others.
+            let mut packed = FileOptions::default();
+            packed.compression.threshold_bytes = if task { 1 } else { u64::MAX };
+            tree(&from, id, layout, first.path(), &packed).await.unwrap();
             let to = scene.memory().await;
             let imported = import_dir(&to, first.path()).await;
             assert_eq!(imported.len(), 1, "{layout:?}");
             assert_eq!(imported[0].session, id, "{layout:?}: {imported:?}");
             let second = tempfile::tempdir().unwrap();
-            tree(&to, id, layout, second.path()).await.unwrap();
+            tree(&to, id, layout, second.path(), &packed).await.unwrap();
             let (mut one, mut two) = (tree_of(first.path()), tree_of(second.path()));
             if matches!(layout, Layout::Task | Layout::Plan | Layout::Feature) {
                 // What lies after the last checkpoint, or beside the design, is not part of these.

@@ -1,0 +1,99 @@
+//! Late redaction: a secret that was stored is erased from everything, also from the archives that are known.
+
+use std::collections::BTreeMap;
+
+use milepost_model::SessionId;
+use milepost_store::{Redacted, Redactor, Store};
+
+use crate::engine::{EngineOptions, Milepost};
+use crate::error::Result;
+
+/// What erasing did, or would do.
+#[derive(Debug, Clone, Default)]
+pub struct Erased {
+    /// In this store.
+    pub here: Redacted,
+    /// In each archive that has a copy of a session.
+    pub archives: Vec<ErasedArchive>,
+}
+
+/// What erasing did in an archive, or would do.
+#[derive(Debug, Clone)]
+pub struct ErasedArchive {
+    /// Where it is.
+    pub url: String,
+    /// Sessions of which it has a copy, as far as this store knows.
+    pub sessions: Vec<SessionId>,
+    /// What was found; or why the archive could not be reached, and may still hold it.
+    pub outcome: std::result::Result<Redacted, String>,
+}
+
+impl Erased {
+    /// Whether it was found nowhere, in whatever could be reached.
+    pub fn is_nothing(&self) -> bool {
+        let there = self.archives.iter().filter_map(|archive| archive.outcome.as_ref().ok());
+        there.chain([&self.here]).all(is_nothing)
+    }
+
+    /// Archives that could not be reached, and why.
+    pub fn unreached(&self) -> impl Iterator<Item = (&ErasedArchive, &str)> {
+        self.archives.iter().filter_map(|archive| Some((archive, archive.outcome.as_ref().err()?.as_str())))
+    }
+}
+
+fn is_nothing(found: &Redacted) -> bool {
+    found.entries == 0 && found.checkpoints == 0 && found.records == 0 && found.blobs.is_empty()
+}
+
+impl Milepost {
+    /// Erases what is found from everything in the workspace: messages, states, events, records, artifacts; and from the
+    /// archives that have a copy of one of its sessions, as far as `open` reaches them. The chains stay whole. With
+    /// `dry_run` it only counts.
+    pub async fn redact(
+        &self,
+        redactor: &Redactor,
+        why: &str,
+        dry_run: bool,
+        open: impl AsyncFn(&str) -> std::result::Result<Store, String>,
+    ) -> Result<Erased> {
+        let mut places: BTreeMap<String, Vec<SessionId>> = BTreeMap::new();
+        for copy in self.archive_copies().await? {
+            places.entry(copy.url).or_default().push(copy.session_id);
+        }
+        let here = self.redact_here(redactor, why, dry_run).await?;
+        let mut archives = Vec::new();
+        for (url, sessions) in places {
+            let outcome = match open(&url).await {
+                Ok(store) => redact_there(store, redactor, why, dry_run).await.map_err(|error| error.to_string()),
+                Err(why) => Err(why),
+            };
+            archives.push(ErasedArchive { url, sessions, outcome });
+        }
+        Ok(Erased { here, archives })
+    }
+
+    async fn redact_here(&self, redactor: &Redactor, why: &str, dry_run: bool) -> Result<Redacted> {
+        // Whole artifacts first: their parts are records, and a part alone has no hash.
+        let artifacts = match crate::project::Projects::open_if_any(self.store()).await? {
+            Some(projects) => projects.redact_artifacts(redactor, dry_run).await?,
+            None => 0,
+        };
+        let mut redacted = self.store().redact(redactor, why, &self.claim(), dry_run).await?;
+        match dry_run {
+            // The parts were counted as records too.
+            true => redacted.records = redacted.records.max(artifacts),
+            false => {
+                redacted.records += artifacts;
+                self.store().backend().compact().await?;
+            }
+        }
+        Ok(redacted)
+    }
+}
+
+async fn redact_there(store: Store, redactor: &Redactor, why: &str, dry_run: bool) -> Result<Redacted> {
+    let there = Milepost::on(store.clone(), EngineOptions::default()).await?;
+    let outcome = there.redact_here(redactor, why, dry_run).await;
+    store.close().await?;
+    outcome
+}
