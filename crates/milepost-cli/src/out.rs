@@ -439,7 +439,9 @@ mod tests {
 
     #[test]
     fn wrapping_fits_and_loses_nothing() {
-        for text in ["", "one", "a few words that go on and on", &"x".repeat(90), "key: 日本語日本語日本語日本語 and more"] {
+        for text in
+            ["", "one", "a few words that go on and on", &"x".repeat(90), "key: 日本語日本語日本語日本語 and more"]
+        {
             for room in [10, 17, 40, 200] {
                 let lines = wrap(text, room);
                 assert!(lines.iter().all(|line| line.width() <= room), "{room}: {lines:?}");

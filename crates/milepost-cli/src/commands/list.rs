@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::sessions::key;
 use crate::app::App;
-use crate::args::{self, StatusName};
+use crate::args;
 use crate::errors::Usage;
 use crate::out::{Table, clip, count, plain, short};
 
@@ -33,17 +33,6 @@ pub fn moment(text: &str, now: Timestamp) -> Result<Timestamp> {
     Ok(now.plus_ms(-count.saturating_mul(seconds * 1000)))
 }
 
-fn status(name: StatusName) -> Status {
-    match name {
-        StatusName::Active => Status::Active,
-        StatusName::Paused => Status::Paused,
-        StatusName::Waiting => Status::Waiting,
-        StatusName::Completed => Status::Completed,
-        StatusName::Failed => Status::Failed,
-        StatusName::Cancelled => Status::Cancelled,
-    }
-}
-
 /// A status in its colour.
 pub fn colored(app: &App, status: Status) -> String {
     let (styles, text) = (app.out.styles, status.as_str());
@@ -63,7 +52,7 @@ pub async fn list(app: &mut App, args: args::List) -> Result<()> {
     let key = key(args.keys);
     let since = args.since.as_deref().map(|text| moment(text, app.out.now)).transpose()?;
     let mut query = SessionQuery {
-        status: args.status.iter().map(|name| status(*name)).collect(),
+        status: args.status.clone(),
         tag: args.tag,
         trashed: args.trashed,
         active_from: since,

@@ -53,7 +53,10 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
     fact("messages", Some(info.messages().to_string()));
     fact("checkpoints", Some(info.checkpoints.to_string()));
     fact("latest", info.checkpoint.map(|id| id.to_string()));
-    fact("branch of", milepost::transfer::origin(&info).map(|branch| format!("{} at entry {}", branch.session, branch.at.seq.0)));
+    fact(
+        "branch of",
+        milepost::transfer::origin(&info).map(|branch| format!("{} at entry {}", branch.session, branch.at.seq.0)),
+    );
     fact("held by", holder.map(|lease| plain(&lease.holder)));
     fact("trashed", info.trashed.map(|time| out.time(time)));
     fact(

@@ -17,14 +17,5 @@ mod tour_store;
 mod tour_transfer;
 mod transcript;
 
-#[test]
-fn no_test_file_is_forgotten() {
-    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
-    let main = std::fs::read_to_string(here.join("main.rs")).unwrap();
-    for entry in std::fs::read_dir(here).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        let module = name.trim_end_matches(".rs");
-        let is_known = ["main", "snapshots"].contains(&module) || main.contains(&format!("mod {module};"));
-        assert!(is_known, "{name} is not part of main.rs");
-    }
-}
+#[path = "../../../../tests/no_file_is_forgotten.rs"]
+mod no_file_is_forgotten;

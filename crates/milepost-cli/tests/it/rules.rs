@@ -165,7 +165,10 @@ fn secrets_of_messages_are_shown_only_to_who_asks() {
     let place = Place::new();
     let run = |args: &[&str]| {
         let mut command = place.command(args);
-        command.env("MILEPOST_ENCRYPTION_ENABLED", "true").env("MILEPOST_KEY", KEY).env("MILEPOST_REDACTION_VAULT", "true");
+        command
+            .env("MILEPOST_ENCRYPTION_ENABLED", "true")
+            .env("MILEPOST_KEY", KEY)
+            .env("MILEPOST_REDACTION_VAULT", "true");
         let ran = Ran::of(command.output().unwrap());
         assert_eq!(ran.code, 0, "{args:?}: {ran:?}");
         ran.out

@@ -31,13 +31,5 @@ mod support;
 mod verify;
 mod writer;
 
-#[test]
-fn no_test_file_is_forgotten() {
-    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
-    let main = std::fs::read_to_string(here.join("main.rs")).unwrap();
-    for entry in std::fs::read_dir(here).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        let module = name.trim_end_matches(".rs");
-        assert!(module == "main" || main.contains(&format!("mod {module};")), "{name} is not part of main.rs");
-    }
-}
+#[path = "../../../../tests/no_file_is_forgotten.rs"]
+mod no_file_is_forgotten;

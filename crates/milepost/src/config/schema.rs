@@ -104,7 +104,12 @@ const POLICY: &[Field] = &[
         Shape::Flag,
         "checkpoint files beside the store hold the shared memory; the store has it in any case",
     ),
-    field("include_files", &[], Shape::Flag, "checkpoints hold the working directory's files, where a run takes snapshots"),
+    field(
+        "include_files",
+        &[],
+        Shape::Flag,
+        "checkpoints hold the working directory's files, where a run takes snapshots",
+    ),
     field("exclude_memory_keys", &["exclude_keys"], Shape::Texts, "state keys that are never stored"),
     field("max_checkpoints_per_session", &["max_checkpoints"], KEEP, "at most so many checkpoints a session"),
     field("prune_after_days", &["max_age_days"], DAYS, "checkpoints older than this go; 0 for never"),

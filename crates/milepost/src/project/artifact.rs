@@ -296,7 +296,11 @@ impl Projects {
                 return Ok(());
             }
             let why = format!("version {number} of it is another one here");
-            return Err(Error::refused(format!("bringing the artifact {name:?} of {owner}"), why, "remove it here first"));
+            return Err(Error::refused(
+                format!("bringing the artifact {name:?} of {owner}"),
+                why,
+                "remove it here first",
+            ));
         }
         let parts = self.put_parts(&key, &content).await?;
         let version = Version { number, created, bytes: content.len() as u64, hash, session, template, parts };

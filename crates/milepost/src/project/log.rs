@@ -70,7 +70,11 @@ impl Projects {
         let length = self.log_length(owner).await?;
         let common = length.saturating_sub(from).min(lines.len() as u64) as usize;
         let refuse = |why: &str| {
-            Error::refused(format!("bringing the log of {owner}"), why, "keep one of the two: remove the log here first")
+            Error::refused(
+                format!("bringing the log of {owner}"),
+                why,
+                "keep one of the two: remove the log here first",
+            )
         };
         if from > length {
             return Err(refuse("lines before it are missing"));

@@ -3,7 +3,9 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use milepost_model::{Body, Branch, Entry, EntryKind, Event, Hash, Position, Seq, Session, SessionId, State, TimelineId};
+use milepost_model::{
+    Body, Branch, Entry, EntryKind, Event, Hash, Position, Seq, Session, SessionId, State, TimelineId,
+};
 use milepost_store::{BlobId, CopyEntry, CopyLine, Store};
 use serde_json::{Value, json};
 

@@ -188,7 +188,10 @@ async fn rich(milepost: &Milepost) -> SessionId {
 async fn assert_rich(milepost: &Milepost, id: SessionId) {
     let (projects, owner) = (milepost.projects().await.unwrap(), Owner::Session(id));
     let artifacts = projects.artifacts(&owner).await.unwrap();
-    assert_eq!(artifacts.iter().map(|found| found.name.as_str()).collect::<Vec<_>>(), ["docs/foundation.md", "image.png"]);
+    assert_eq!(
+        artifacts.iter().map(|found| found.name.as_str()).collect::<Vec<_>>(),
+        ["docs/foundation.md", "image.png"]
+    );
     for (number, content) in [(1, "# One"), (2, "# Two")] {
         let (found, bytes) = projects.artifact(&owner, "docs/foundation.md", Some(number)).await.unwrap();
         assert_eq!((bytes, found.versions[0].session), (content.as_bytes().to_vec(), Some(id)));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use milepost_model::{ManualClock, SessionPatch, Source, WorkspaceId};
 use milepost_store::backend::{Term, TextQuery};
 use milepost_store::{
-    Append, Change, Claim, Error, MasterKey, MessageQuery, NewSession, Options, Redactor, Store,
-    block_on, system_source,
+    Append, Change, Claim, Error, MasterKey, MessageQuery, NewSession, Options, Redactor, Store, block_on,
+    system_source,
 };
 
 use super::cluster::Cluster;

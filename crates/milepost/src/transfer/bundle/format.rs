@@ -236,7 +236,8 @@ struct Tagged<'a, T> {
 }
 
 impl<'a, T> Tagged<'a, T> {
-    const NONE: Self = Self { milepost: None, line: None, blob: None, entry: None, artifact: None, log: None, end: None };
+    const NONE: Self =
+        Self { milepost: None, line: None, blob: None, entry: None, artifact: None, log: None, end: None };
 }
 
 fn json<T: Serialize>(tagged: &Tagged<'_, T>) -> Result<String, String> {

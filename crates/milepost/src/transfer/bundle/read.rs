@@ -231,7 +231,16 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
         };
         let name = self.name(&parsed);
         let piece = match parsed {
-            AnyLine { line: Some(line), milepost: None, blob: None, entry: None, artifact: None, log: None, end: None, .. } => {
+            AnyLine {
+                line: Some(line),
+                milepost: None,
+                blob: None,
+                entry: None,
+                artifact: None,
+                log: None,
+                end: None,
+                ..
+            } => {
                 self.check_line_end()?;
                 let line = line.piece();
                 let begins = Seq(line.parent.map_or(0, |at| at.seq.0.saturating_add(1)));
@@ -239,11 +248,29 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
                 self.timelines += 1;
                 Piece::Line(line)
             }
-            AnyLine { blob: Some(blob), milepost: None, line: None, entry: None, artifact: None, log: None, end: None, .. } => {
+            AnyLine {
+                blob: Some(blob),
+                milepost: None,
+                line: None,
+                entry: None,
+                artifact: None,
+                log: None,
+                end: None,
+                ..
+            } => {
                 self.blobs += 1;
                 blob.piece().map_err(|why| self.wrong(&name, why))?
             }
-            AnyLine { entry: Some(entry), milepost: None, line: None, blob: None, artifact: None, log: None, end: None, .. } => {
+            AnyLine {
+                entry: Some(entry),
+                milepost: None,
+                line: None,
+                blob: None,
+                artifact: None,
+                log: None,
+                end: None,
+                ..
+            } => {
                 let Some((timeline, next, end)) = self.timeline else {
                     return Err(self.wrong(name, "no timeline was begun"));
                 };
@@ -254,18 +281,45 @@ impl<'a, R: Read + Seek> BundleReader<'a, R> {
                 self.entries += 1;
                 Piece::Entry(Box::new(entry.piece(timeline).map_err(|why| self.wrong(&name, why))?))
             }
-            AnyLine { artifact: Some(artifact), milepost: None, line: None, blob: None, entry: None, log: None, end: None, .. } => {
+            AnyLine {
+                artifact: Some(artifact),
+                milepost: None,
+                line: None,
+                blob: None,
+                entry: None,
+                log: None,
+                end: None,
+                ..
+            } => {
                 self.check_line_end()?;
                 let beside = artifact.piece().map_err(|why| self.wrong(&name, why))?;
                 self.last = name;
                 return Ok(Next::Beside(beside));
             }
-            AnyLine { log: Some(log), milepost: None, line: None, blob: None, entry: None, artifact: None, end: None, .. } => {
+            AnyLine {
+                log: Some(log),
+                milepost: None,
+                line: None,
+                blob: None,
+                entry: None,
+                artifact: None,
+                end: None,
+                ..
+            } => {
                 self.check_line_end()?;
                 self.last = name;
                 return Ok(Next::Beside(log.piece()));
             }
-            AnyLine { end: Some(footer), milepost: None, line: None, blob: None, entry: None, artifact: None, log: None, .. } => {
+            AnyLine {
+                end: Some(footer),
+                milepost: None,
+                line: None,
+                blob: None,
+                entry: None,
+                artifact: None,
+                log: None,
+                ..
+            } => {
                 self.check_line_end()?;
                 self.check_end(&footer, before)?;
                 return Ok(Next::End(footer));

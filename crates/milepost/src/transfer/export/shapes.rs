@@ -67,7 +67,8 @@ impl View {
         }
         if !include.memory {
             for at in &mut self.checkpoints {
-                at.state = without_memory(at.state.as_value().clone()).try_into().map_err(milepost_store::Error::from)?;
+                at.state =
+                    without_memory(at.state.as_value().clone()).try_into().map_err(milepost_store::Error::from)?;
             }
             self.state = without_memory(std::mem::take(&mut self.state));
         }
