@@ -49,6 +49,7 @@ mod request;
 mod resume;
 mod search;
 mod session;
+mod shared;
 #[cfg(feature = "sqlite")]
 mod sql;
 mod summary;
@@ -79,6 +80,7 @@ pub use point::{Point, parse_set};
 pub use resume::{Resume, Resumed};
 pub use search::{Around, Found, How, SearchHit, SearchQuery};
 pub use session::{Appended, NewSession, Session};
+pub use shared::{Add, Shared};
 #[cfg(feature = "sqlite")]
 pub use sql::{MAX_ROWS, Table};
 pub use summary::SessionSummary;

@@ -157,6 +157,20 @@ impl Store {
         Ok(found)
     }
 
+    /// Entries of some kinds from one on up to and with another, along the timelines that lead to it.
+    pub async fn entries_at(&self, at: Position, from: Seq, kinds: Kinds) -> Result<Vec<Entry>> {
+        let mut found = Vec::new();
+        for part in self.lineage(at.timeline, at.seq.next()).await?.into_iter().filter(|part| part.to > from) {
+            let part = Segment { from: part.from.max(from), ..part };
+            self.for_each_entry(part, kinds, |entry| {
+                found.push(entry);
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(found)
+    }
+
     /// Calls `f` with every entry of a part, in order.
     pub(super) async fn for_each_entry(
         &self,
