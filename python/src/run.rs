@@ -1,0 +1,58 @@
+//! How a call of the engine is made from Python: waited for, or as a future of an event loop.
+
+use std::future::Future;
+
+use milepost::store::block_on;
+use pyo3::prelude::*;
+
+use crate::error::{Outcome, exception};
+use crate::process::{Call, runtime};
+
+/// Does something and gives its outcome: at once when there is no event loop, else as a future of the loop. The
+/// interpreter is free meanwhile in both cases.
+pub(crate) fn run<'py, T, F>(
+    py: Python<'py>,
+    event_loop: Option<&Bound<'py, PyAny>>,
+    work: F,
+    finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> PyResult<Bound<'py, PyAny>>
+where
+    T: Send + 'static,
+    F: Future<Output = Outcome<T>> + Send + 'static,
+{
+    let runtime = runtime()?;
+    let Some(event_loop) = event_loop else {
+        let outcome = py.detach(|| {
+            let _call = Call::begin();
+            let _context = runtime.enter();
+            block_on(work)
+        });
+        return match outcome {
+            Ok(value) => Ok(finish(py, value)?.into_bound(py)),
+            Err(failure) => Err(exception(py, &failure)),
+        };
+    };
+    let future = event_loop.call_method0("create_future")?;
+    let (to_loop, to_future) = (event_loop.clone().unbind(), future.clone().unbind());
+    let call = py.detach(Call::begin);
+    runtime.spawn(async move {
+        let outcome = work.await;
+        drop(call);
+        // Nobody may be left to be told: an interpreter that ends, a loop that was closed.
+        Python::try_attach(move |py| {
+            let outcome = match outcome {
+                Ok(value) => finish(py, value),
+                Err(failure) => Err(exception(py, &failure)),
+            };
+            let (value, error) = match outcome {
+                Ok(value) => (value, py.None()),
+                Err(error) => (py.None(), error.into_value(py).into_any()),
+            };
+            let resolve = py.import("milepost._aio").and_then(|module| module.getattr("resolve"));
+            if let Ok(resolve) = resolve {
+                drop(to_loop.bind(py).call_method1("call_soon_threadsafe", (resolve, to_future, value, error)));
+            }
+        });
+    });
+    Ok(future)
+}

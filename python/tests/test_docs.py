@@ -1,0 +1,26 @@
+"""Every example in a docstring does what it says."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import milepost
+import milepost._sync
+
+HERE = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("module", [milepost, milepost._sync])
+def test_examples_run(module: object) -> None:
+    names = {"milepost": milepost}
+    outcome = doctest.testmod(module, extraglobs=names)  # type: ignore[arg-type]
+    assert outcome.attempted > 0 and outcome.failed == 0
+
+
+def test_the_engine_for_event_loops_is_made_from_the_other() -> None:
+    subprocess.run([sys.executable, HERE / "make-async", "--check"], check=True)
