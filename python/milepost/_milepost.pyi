@@ -6,6 +6,22 @@ from typing import Any, final
 def before_fork() -> None: ...
 def after_fork_in_parent() -> None: ...
 def after_fork_in_child() -> None: ...
+def head(event_loop: AbstractEventLoop | None, engine: Engine, session: str) -> Any: ...
+def add_at(
+    event_loop: AbstractEventLoop | None,
+    engine: Engine,
+    session: str,
+    head: tuple[str, int] | None,
+    back_to: int | None,
+    messages: list[dict[str, Any]],
+    event: tuple[str, dict[str, Any]] | None,
+    set: dict[str, Any] | None,
+    patch: dict[str, Any] | None,
+    trigger: str | None,
+) -> Any: ...
+def branch_at(
+    event_loop: AbstractEventLoop | None, engine: Engine, session: str, seq: int, fields: dict[str, Any]
+) -> Any: ...
 @final
 class Engine:
     @staticmethod

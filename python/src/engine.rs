@@ -100,7 +100,7 @@ impl Place {
         cells.push(Arc::downgrade(cell));
     }
 
-    async fn shared(&self, id: SessionId) -> Outcome<Shared> {
+    pub async fn shared(&self, id: SessionId) -> Outcome<Shared> {
         if let Some(known) = lock(&self.shared).get(&id) {
             return Ok(known.clone());
         }
@@ -115,7 +115,7 @@ impl Place {
 }
 
 /// An argument that cannot be used, as the exception for it.
-fn invalid(py: Python<'_>, error: impl Into<milepost::Error>) -> PyErr {
+pub(crate) fn invalid(py: Python<'_>, error: impl Into<milepost::Error>) -> PyErr {
     exception(py, &error.into().into())
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn settings(
     Ok(set)
 }
 
-fn new_session(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<NewSession> {
+pub(crate) fn new_session(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<NewSession> {
     let mut fields = to_object("a session's fields", given)?;
     fields.retain(|_, value| !value.is_null());
     let id = fields.remove("id").and_then(|id| id.as_str().map(str::to_owned));
@@ -215,7 +215,7 @@ fn record(py: Python<'_>, found: &StoredRecord) -> PyResult<Py<PyAny>> {
     Ok((found.key.as_str(), found.version, found.due.map(|due| due.0), value).into_pyobject(py)?.into_any().unbind())
 }
 
-fn json_result(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
+pub(crate) fn json_result(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
     Ok(to_python(py, &value)?.unbind())
 }
 

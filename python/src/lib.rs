@@ -7,6 +7,7 @@
 mod convert;
 mod engine;
 mod error;
+mod exact;
 mod process;
 mod run;
 mod session;
@@ -16,6 +17,8 @@ mod session;
 mod _milepost {
     #[pymodule_export]
     use super::engine::Engine;
+    #[pymodule_export]
+    use super::exact::{add_at, branch_at, head};
     #[pymodule_export]
     use super::process::{after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use milepost_model::delta::StatePath;
-use milepost_model::{BatchId, Event, Message, SessionId, SessionPatch, State};
+use milepost_model::{BatchId, Event, Message, Position, Seq, SessionId, SessionPatch, State, TimelineId};
+use milepost_store::backend::Kinds;
 use milepost_store::{Append, NewMark, Receipt, SessionWriter};
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -82,6 +83,75 @@ impl Shared {
     /// Adds; returns when it is durable. When another writes at the same moment, it is tried again behind it. No
     /// policy takes checkpoints here: whoever wants one adds it.
     pub async fn add(&self, add: Add) -> Result<Receipt> {
+        let set = add.set.clone();
+        let (append, mark) = self.clean(add).await?;
+        let _changing = if set.is_empty() { None } else { Some(self.changing.lock().await) };
+        let mut tries = 0;
+        loop {
+            match self.writer.append(self.whole(&append, None, &set, mark.as_ref()).await?).await {
+                Err(milepost_store::Error::Conflict(_)) if tries < TRIES => tries += 1,
+                outcome => return Ok(outcome?),
+            }
+        }
+    }
+
+    /// Where the head is now: its timeline, and the number that its next entry gets.
+    pub async fn head(&self) -> Result<(TimelineId, u64)> {
+        Ok(self.writer.refresh().await?)
+    }
+
+    /// Adds only if the head is still where it was; else it is a conflict and nothing is stored. With `back_to`, the
+    /// session is set back to that entry first, in the same step; what came after stays, on the old timeline.
+    pub async fn add_at(&self, head: (TimelineId, u64), back_to: Option<Seq>, add: Add) -> Result<Receipt> {
+        let set = add.set.clone();
+        let (append, mark) = self.clean(add).await?;
+        let append = append.after(head.0, head.1);
+        let _changing = if set.is_empty() { None } else { Some(self.changing.lock().await) };
+        let mut again = true;
+        loop {
+            let outcome = match back_to {
+                None => self.writer.append(self.whole(&append, None, &set, mark.as_ref()).await?).await,
+                Some(seq) => {
+                    let at = self.entry(head.0, head.1, seq).await?;
+                    let whole = self.whole(&append, Some(at), &set, mark.as_ref()).await?;
+                    self.writer.restore_with(at, whole).await
+                }
+            };
+            match outcome {
+                // The writer itself may not have known yet where the head is.
+                Err(milepost_store::Error::Conflict(_)) if again && self.writer.refresh().await? == head => {
+                    again = false
+                }
+                outcome => return Ok(outcome?),
+            }
+        }
+    }
+
+    /// Begins a session that shares everything up to and with an entry, and that nobody holds. Nothing is copied.
+    pub async fn branch_at(&self, seq: Seq, new: NewSession) -> Result<SessionId> {
+        let (timeline, length) = self.head().await?;
+        let at = self.entry(timeline, length, seq).await?;
+        let NewSession { id, mut patch, .. } = new;
+        self.engine.redaction().patch(&mut patch);
+        let new = milepost_store::NewSession { id, patch };
+        let writer = self.engine.store().branch(at, new, &self.engine.claim()).await?;
+        let id = writer.id();
+        writer.release().await?;
+        Ok(id)
+    }
+
+    /// Where the entry with a number lies, along the timelines that lead to a head.
+    async fn entry(&self, timeline: TimelineId, length: u64, seq: Seq) -> Result<Position> {
+        let missing = || milepost_store::Error::NotFound { what: "entry", id: format!("{} of {}", seq.0, self.id()) };
+        if seq.0 >= length {
+            return Err(missing().into());
+        }
+        let found = self.engine.store().entries_at(Position { timeline, seq }, seq, Kinds::ALL).await?;
+        Ok(found.first().map(|entry| entry.at).ok_or_else(missing)?)
+    }
+
+    /// What is to be stored, without its secrets.
+    async fn clean(&self, add: Add) -> Result<(Append, Option<NewMark>)> {
         let redaction = self.engine.redaction();
         let mut append = Append::new();
         let mut found = Vec::new();
@@ -106,25 +176,34 @@ impl Shared {
         append = append.batch(batch);
         let mark = add.mark.map(|mark| redaction.mark(mark));
         crate::redaction::keep(&self.engine, found).await?;
-        let _changing = if add.set.is_empty() { None } else { Some(self.changing.lock().await) };
-        let mut tries = 0;
-        loop {
-            let mut append = append.clone();
-            if !add.set.is_empty() {
-                append = append.state(self.changed(&add.set).await?);
-            }
-            if let Some(mark) = &mark {
-                append = append.mark(mark.clone());
-            }
-            match self.writer.append(append).await {
-                Err(milepost_store::Error::Conflict(_)) if tries < TRIES => tries += 1,
-                outcome => return Ok(outcome?),
-            }
-        }
+        Ok((append, mark))
     }
 
-    async fn changed(&self, set: &[(StatePath, Value)]) -> Result<State> {
-        let mut state = self.writer.state().await?.into_value();
+    /// The same with the state as it is to be (changed from that at the head, or at an entry), and the checkpoint of all
+    /// that.
+    async fn whole(
+        &self,
+        append: &Append,
+        at: Option<Position>,
+        set: &[(StatePath, Value)],
+        mark: Option<&NewMark>,
+    ) -> Result<Append> {
+        let mut append = append.clone();
+        if !set.is_empty() {
+            append = append.state(self.changed(at, set).await?);
+        }
+        Ok(match mark {
+            Some(mark) => append.mark(mark.clone()),
+            None => append,
+        })
+    }
+
+    async fn changed(&self, at: Option<Position>, set: &[(StatePath, Value)]) -> Result<State> {
+        let state = match at {
+            Some(at) => self.engine.store().state_at(at).await?,
+            None => self.writer.state().await?,
+        };
+        let mut state = state.into_value();
         for (path, value) in set {
             crate::point::set(&mut state, path, value.clone())?;
         }

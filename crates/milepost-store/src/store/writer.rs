@@ -262,6 +262,16 @@ impl SessionWriter {
         self.head.lock().await.epoch
     }
 
+    /// Where the head is now, also when others moved it: its timeline, and the number that its next entry gets.
+    pub async fn refresh(&self) -> Result<(TimelineId, u64)> {
+        let mut head = self.head.lock().await;
+        if head.stale || self.shared {
+            self.reload(&mut head).await?;
+            head.stale = false;
+        }
+        Ok((head.timeline, head.length))
+    }
+
     /// The state at the head.
     pub async fn state(&self) -> Result<State> {
         let mut head = self.fresh_head().await?;
