@@ -27,6 +27,7 @@ The same with an event loop, which is never blocked:
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 from collections.abc import Mapping
 
@@ -80,6 +81,7 @@ os.register_at_fork(
     after_in_parent=_milepost.after_fork_in_parent,
     after_in_child=_milepost.after_fork_in_child,
 )
+atexit.register(_milepost.before_exit)
 
 
 def open(

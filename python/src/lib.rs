@@ -20,7 +20,7 @@ mod _milepost {
     #[pymodule_export]
     use super::exact::{add_at, branch_at, head};
     #[pymodule_export]
-    use super::process::{after_fork_in_child, after_fork_in_parent, before_fork};
+    use super::process::{after_fork_in_child, after_fork_in_parent, before_exit, before_fork};
     #[pymodule_export]
     use super::session::Held;
 }

@@ -53,6 +53,55 @@ impl Drop for Call {
     }
 }
 
+#[derive(Default)]
+struct Exit {
+    /// Threads that are telling Python something.
+    telling: usize,
+    is_near: bool,
+}
+
+static EXIT: Mutex<Exit> = Mutex::new(Exit { telling: 0, is_near: false });
+static TOLD: Condvar = Condvar::new();
+
+/// A thread of ours that is telling Python something: the interpreter does not end while it lives.
+pub(crate) struct Telling(());
+
+impl Telling {
+    /// None when the interpreter is about to end, and nobody is left to be told.
+    pub fn begin() -> Option<Self> {
+        let mut exit = EXIT.lock().unwrap_or_else(PoisonError::into_inner);
+        if exit.is_near {
+            return None;
+        }
+        exit.telling += 1;
+        Some(Self(()))
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        let mut exit = EXIT.lock().unwrap_or_else(PoisonError::into_inner);
+        exit.telling = exit.telling.saturating_sub(1);
+        TOLD.notify_all();
+    }
+}
+
+/// Whether the interpreter is about to end: no thread of ours tells it anything any more.
+pub(crate) fn is_exit_near() -> bool {
+    EXIT.lock().unwrap_or_else(PoisonError::into_inner).is_near
+}
+
+/// Waits for threads that are telling Python something; from now on none does. A thread that had the interpreter while
+/// it ends would bring the process down.
+#[pyfunction]
+pub(crate) fn before_exit(py: Python<'_>) {
+    py.detach(|| {
+        let mut exit = EXIT.lock().unwrap_or_else(PoisonError::into_inner);
+        exit.is_near = true;
+        drop(TOLD.wait_while(exit, |exit| exit.telling > 0));
+    });
+}
+
 /// Remembers what must be closed before a fork.
 pub(crate) fn remember(place: &Arc<Place>) {
     let mut gate = gate();
@@ -90,6 +139,7 @@ pub(crate) fn after_fork_in_parent() {
 pub(crate) fn after_fork_in_child() {
     let mut gate = gate();
     (gate.is_forking, gate.calls) = (false, 0);
+    EXIT.lock().unwrap_or_else(PoisonError::into_inner).telling = 0;
 }
 
 /// The threads that calls from event loops work on. A forked process gets threads of its own.

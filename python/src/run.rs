@@ -6,7 +6,7 @@ use milepost::store::block_on;
 use pyo3::prelude::*;
 
 use crate::error::{Outcome, exception};
-use crate::process::{Call, runtime};
+use crate::process::{Call, Telling, is_exit_near, runtime};
 
 /// Does something and gives its outcome: at once when there is no event loop, else as a future of the loop. The
 /// interpreter is free meanwhile in both cases.
@@ -21,16 +21,24 @@ where
     F: Future<Output = Outcome<T>> + Send + 'static,
 {
     let runtime = runtime()?;
-    let Some(event_loop) = event_loop else {
+    // Whoever calls while the interpreter ends waits: no thread of ours may tell it the outcome.
+    let Some(event_loop) = event_loop.filter(|_| !is_exit_near()) else {
         let outcome = py.detach(|| {
             let _call = Call::begin();
             let _context = runtime.enter();
             block_on(work)
         });
-        return match outcome {
+        let outcome = match outcome {
             Ok(value) => Ok(finish(py, value)?.into_bound(py)),
             Err(failure) => Err(exception(py, &failure)),
         };
+        let Some(event_loop) = event_loop else { return outcome };
+        let future = event_loop.call_method0("create_future")?;
+        match outcome {
+            Ok(value) => future.call_method1("set_result", (value,))?,
+            Err(error) => future.call_method1("set_exception", (error.into_value(py),))?,
+        };
+        return Ok(future);
     };
     let future = event_loop.call_method0("create_future")?;
     let (to_loop, to_future) = (event_loop.clone().unbind(), future.clone().unbind());
@@ -39,6 +47,7 @@ where
         let outcome = work.await;
         drop(call);
         // Nobody may be left to be told: an interpreter that ends, a loop that was closed.
+        let Some(_telling) = Telling::begin() else { return };
         Python::try_attach(move |py| {
             let outcome = match outcome {
                 Ok(value) => finish(py, value),
