@@ -62,12 +62,13 @@ class Place:
                 self._store = AsyncMilepost(milepost.open(self._url, **self._options)._engine)
             return self._store
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Closes what was opened here."""
-        self._closed = True
-        store, self._store = self._store, None
+        with self._lock:
+            self._closed = True
+            store, self._store = self._store, None
         if store is not None and self._url is not None:
-            await store.close()
+            Milepost(store._engine).close()
 
 
 async def head(store: AsyncMilepost, session: str) -> Head:

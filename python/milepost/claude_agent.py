@@ -165,7 +165,7 @@ class MilepostSessionStore(SessionStore):
     """Keeps the Claude Agent SDK's transcripts: `ClaudeAgentOptions(session_store=MilepostSessionStore(store))`.
 
     `store` is an open store or the URL of one, which is then opened when it is first needed, with `options` as
-    `milepost.open` has them, and closed by `close`. A session's project in Milepost is its `project_key`, its task its
+    `milepost.open` has them, and closed by `close` or `aclose`. A session's project in Milepost is its `project_key`, its task its
     `session_id`. For programs that run on asyncio.
 
     A line with a `uuid` that the transcript already has is not added again. Deleting a session deletes it for good;
@@ -184,11 +184,15 @@ class MilepostSessionStore(SessionStore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.aclose()
 
-    async def close(self) -> None:
+    def close(self) -> None:
+        """Closes the store, if it was opened here. With an event loop, use `aclose`."""
+        self._place.close()
+
+    async def aclose(self) -> None:
         """Closes the store, if it was opened here."""
-        await self._place.close()
+        await asyncio.to_thread(self._place.close)
 
     # The protocol.
 

@@ -29,6 +29,7 @@ Secrets are redacted before they are stored, as everywhere in Milepost: open the
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -201,7 +202,7 @@ class MilepostSession:
     """A conversation of the OpenAI Agents SDK in a Milepost store: `Runner.run(agent, "Hi", session=session)`.
 
     `store` is an open store or the URL of one, which is then opened when it is first needed, with `options` as
-    `milepost.open` has them, and closed by `close`. Objects with the same `session_id` are the same conversation, in any
+    `milepost.open` has them, and closed by `close` or `aclose`. Objects with the same `session_id` are the same conversation, in any
     process. Which branch is current is each object's own affair.
 
     >>> import asyncio
@@ -234,9 +235,7 @@ class MilepostSession:
         **options: Any,
     ) -> None:
         self.session_id = session_id
-        if isinstance(session_settings, dict):
-            session_settings = SessionSettings(**session_settings)
-        self.session_settings = session_settings or SessionSettings()
+        self.session_settings = SessionSettings().resolve(session_settings)
         self._place = _adapt.Place(store, options)
         self._key = _adapt.record_key(session_id)
         self._new = {"project": project, "agent": agent, "title": title, "tags": list(tags) or None}
@@ -252,11 +251,15 @@ class MilepostSession:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.aclose()
 
-    async def close(self) -> None:
+    def close(self) -> None:
+        """Closes the store, if it was opened here. With an event loop, use `aclose`."""
+        self._place.close()
+
+    async def aclose(self) -> None:
         """Closes the store, if it was opened here."""
-        await self._place.close()
+        await asyncio.to_thread(self._place.close)
 
     @property
     def current_branch(self) -> str:
