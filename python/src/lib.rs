@@ -7,6 +7,8 @@
 mod convert;
 mod engine;
 mod error;
+mod fingerprint;
+mod langgraph;
 mod process;
 mod run;
 mod session;
@@ -16,6 +18,8 @@ mod session;
 mod _milepost {
     #[pymodule_export]
     use super::engine::Engine;
+    #[pymodule_export]
+    use super::langgraph::LangGraph;
     #[pymodule_export]
     use super::process::{after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]
