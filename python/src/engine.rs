@@ -10,6 +10,7 @@ use milepost::{
     Point, Resume, Role, SearchQuery, SessionId, SessionInfo, SessionKey, SessionPatch, SessionQuery, Shared, Status,
     StoredMessage, Timestamp, Trigger, parse_set,
 };
+use milepost_langgraph::Saver;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -31,6 +32,7 @@ pub(crate) struct Place {
     open: tokio::sync::Mutex<Opened>,
     cells: Mutex<Vec<Weak<Cell>>>,
     shared: Mutex<HashMap<SessionId, Shared>>,
+    saver: Mutex<Option<Saver>>,
 }
 
 enum Opened {
@@ -79,6 +81,7 @@ impl Place {
     /// Gives back every session that is held.
     async fn give_back(&self) {
         lock(&self.shared).clear();
+        lock(&self.saver).take();
         let cells: Vec<_> = lock(&self.cells).iter().filter_map(Weak::upgrade).collect();
         for cell in cells {
             cell.suspend().await;
@@ -98,6 +101,12 @@ impl Place {
         let mut cells = lock(&self.cells);
         cells.retain(|known| known.strong_count() > 0);
         cells.push(Arc::downgrade(cell));
+    }
+
+    /// LangGraph's threads in this store.
+    pub async fn saver(&self) -> Outcome<Saver> {
+        let engine = self.engine().await?;
+        Ok(lock(&self.saver).get_or_insert_with(|| Saver::new(engine.store().clone())).clone())
     }
 
     pub async fn shared(&self, id: SessionId) -> Outcome<Shared> {
@@ -273,9 +282,9 @@ impl Engine {
         let options = options(workspace, key, &settings)?;
         let work = async move {
             let engine = Milepost::open_with(&url, options.clone()).await?;
-            let (cells, shared) = (Mutex::default(), Mutex::default());
+            let (cells, shared, saver) = (Mutex::default(), Mutex::default(), Mutex::default());
             let open = tokio::sync::Mutex::new(Opened::Open(engine));
-            let place = Arc::new(Place { url, options, open, cells, shared });
+            let place = Arc::new(Place { url, options, open, cells, shared, saver });
             remember(&place);
             Ok(Engine { place })
         };

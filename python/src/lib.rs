@@ -8,6 +8,8 @@ mod convert;
 mod engine;
 mod error;
 mod exact;
+mod fingerprint;
+mod langgraph;
 mod process;
 mod run;
 mod session;
@@ -19,6 +21,8 @@ mod _milepost {
     use super::engine::Engine;
     #[pymodule_export]
     use super::exact::{add_at, branch_at, head};
+    #[pymodule_export]
+    use super::langgraph::LangGraph;
     #[pymodule_export]
     use super::process::{after_fork_in_child, after_fork_in_parent, before_exit, before_fork};
     #[pymodule_export]

@@ -66,11 +66,6 @@ pub async fn a_fork_happens_in_one_step(place: &dyn Place) -> Outcome {
         let mark = NewMark { id: Some(id), ..NewMark::new(Trigger::Step) };
         Ok(Append::new().message(user("another way")).state(state(9)?).mark(mark))
     };
-    refused!(
-        two.restore_with(first, forked()?).await,
-        Error::Conflict(Conflict::NotHead { .. } | Conflict::Length { .. }),
-        "a fork by one who does not know where the head is"
-    );
     let behind = forked()?.after(last.timeline, last.seq.0);
     refused!(one.restore_with(first, behind).await, Error::Conflict(Conflict::Length { .. }), "an expectation");
     same!(texts(&store, one.id()).await?.len(), 3, "the messages after refused forks");
@@ -90,6 +85,11 @@ pub async fn a_fork_happens_in_one_step(place: &dyn Place) -> Outcome {
     let until = Position { timeline: last.timeline, seq: Seq(last.seq.0 - 1) };
     same!(store.entries_at(until, Seq(0), Kinds::only(EntryKind::Mark)).await?.len(), 2, "the marks before the last");
     one.append(Append::new().message(user("and on"))).await?;
+    refused!(
+        two.restore_with(first, Append::new().message(user("late"))).await,
+        Error::Conflict(_),
+        "a fork by one who does not know of the other"
+    );
     same!(texts(&store, one.id()).await?, ["step 0", "another way", "and on"], "the messages after the fork");
     verify(&store).await
 }

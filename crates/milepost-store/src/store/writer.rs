@@ -257,6 +257,12 @@ impl SessionWriter {
         self.head.lock().await.session.clone()
     }
 
+    /// The timeline that goes on, and how many entries it has, as far as this writer knows.
+    pub async fn head(&self) -> (TimelineId, u64) {
+        let head = self.head.lock().await;
+        (head.timeline, head.length)
+    }
+
     /// The lease under which it writes.
     pub async fn epoch(&self) -> Epoch {
         self.head.lock().await.epoch
@@ -473,7 +479,10 @@ impl SessionWriter {
                 // The state is read where it was: the new timeline is not there yet.
                 let (state, distance) = self.store.state_before(to.timeline, to.seq.next()).await?;
                 next.state = Some(HeadState::new(state, distance, next.length));
-                self.draft(&mut next, &mut draft, append, id).await?.checkpoints
+                let checkpoints = self.draft(&mut next, &mut draft, append, id).await?.checkpoints;
+                // All of it is one batch, which begins with the event.
+                draft.entries.iter_mut().for_each(|entry| entry.batch = None);
+                checkpoints
             }
         };
         let mut batch = self.finish(&next, &mut draft, id)?;
