@@ -50,6 +50,7 @@ mod request;
 mod resume;
 mod search;
 mod session;
+mod shared;
 #[cfg(feature = "sqlite")]
 mod sql;
 mod summary;
@@ -81,6 +82,7 @@ pub use point::{Point, parse_set};
 pub use resume::{CHECKED_MESSAGES, Preview, Resume, Resumed};
 pub use search::{Around, Found, How, SearchHit, SearchQuery};
 pub use session::{Appended, NewSession, Session};
+pub use shared::{Add, Shared};
 #[cfg(feature = "sqlite")]
 pub use sql::{MAX_ROWS, Table};
 pub use summary::SessionSummary;

@@ -44,6 +44,7 @@ mod records;
 mod rewrites;
 mod scene;
 mod sessions;
+mod shared;
 mod whole;
 
 use std::fmt;
@@ -68,6 +69,7 @@ pub use races::*;
 pub use records::*;
 pub use rewrites::*;
 pub use sessions::*;
+pub use shared::*;
 pub use whole::*;
 
 /// A place to store that is empty at first. A rule is given one of its own.
@@ -213,6 +215,8 @@ macro_rules! conformance_rules {
             a_clock_that_steps_back_changes_no_order,
             redaction_leaves_a_whole_log,
             reindexing_changes_nothing,
+            writers_without_a_lease_never_interleave,
+            a_fork_happens_in_one_step,
         }
     };
 }

@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
@@ -100,16 +100,21 @@ pub(crate) struct Bucket {
     counts: Arc<Counts>,
 }
 
-/// The runtime of all buckets. It is never ended: a program's end needs no answer.
+/// The runtime of all buckets. It is never ended: a program's end needs no answer. A process that was forked has none of
+/// its parent's threads and gets a runtime of its own.
 fn runtime() -> Result<&'static Runtime> {
-    static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
-    let made = RUNTIME.get_or_init(|| {
-        Builder::new_multi_thread().worker_threads(2).thread_name("milepost-object").enable_all().build().ok()
-    });
-    made.as_ref().ok_or_else(|| Error::Io {
+    static RUNTIME: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);
+    let (mut made, process) = (RUNTIME.lock().unwrap_or_else(PoisonError::into_inner), std::process::id());
+    if let Some((_, runtime)) = made.filter(|(owner, _)| *owner == process) {
+        return Ok(runtime);
+    }
+    let new = Builder::new_multi_thread().worker_threads(2).thread_name("milepost-object").enable_all().build();
+    let runtime: &'static Runtime = Box::leak(Box::new(new.map_err(|error| Error::Io {
         what: "starting threads for the object store".into(),
-        why: "the system refused; check the limits on threads and memory".into(),
-    })
+        why: format!("{error}; check the limits on threads and memory"),
+    })?));
+    *made = Some((process, runtime));
+    Ok(runtime)
 }
 
 /// Runs something in the background.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use milepost_model::{
-    BatchId, CheckpointId, Delta, Event, Message, Position, Resumable, SessionId, SessionPatch, State, Trigger,
+    BatchId, CheckpointId, Delta, Event, Message, Position, Resumable, SessionId, SessionPatch, State, TimelineId,
+    Trigger,
 };
 use serde_json::{Map, Value};
 
@@ -44,6 +45,8 @@ pub struct NewSession {
 /// A checkpoint to take. Its id, its counts and the hash of its state are filled in.
 #[derive(Debug, Clone)]
 pub struct NewMark {
+    /// Its id, for adapters that find it by a name of their own; a new one when none. Never the same twice.
+    pub id: Option<CheckpointId>,
     /// Why.
     pub trigger: Trigger,
     /// A short name; labelled checkpoints are not pruned.
@@ -61,7 +64,15 @@ pub struct NewMark {
 impl NewMark {
     /// A clean, resumable checkpoint.
     pub fn new(trigger: Trigger) -> Self {
-        Self { trigger, label: None, description: None, clean: true, resumable: Resumable::Yes, extra: Map::new() }
+        Self {
+            id: None,
+            trigger,
+            label: None,
+            description: None,
+            clean: true,
+            resumable: Resumable::Yes,
+            extra: Map::new(),
+        }
     }
 
     /// With a label.
@@ -91,6 +102,7 @@ pub(super) enum Item {
 #[derive(Clone, Default)]
 pub struct Append {
     pub(super) id: Option<BatchId>,
+    pub(super) after: Option<(TimelineId, u64)>,
     pub(super) items: Vec<Item>,
 }
 
@@ -109,6 +121,13 @@ impl Append {
     #[must_use]
     pub fn batch(mut self, id: BatchId) -> Self {
         self.id = Some(id);
+        self
+    }
+
+    /// Only if the head is this timeline with so many entries; else it is refused as a conflict.
+    #[must_use]
+    pub fn after(mut self, timeline: TimelineId, length: u64) -> Self {
+        self.after = Some((timeline, length));
         self
     }
 

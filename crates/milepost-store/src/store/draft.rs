@@ -19,7 +19,7 @@ use crate::backend::{
     Batch, Blob, BlobId, Keyframe, Kinds, MarkFilter, MarkRow, Order, Range, Rewrite, SessionHead, StoredEntry,
 };
 use crate::codec::{self, Codec};
-use crate::error::{Error, Result};
+use crate::error::{Conflict, Error, Result};
 use crate::limits::{Limits, check_name, check_size};
 
 /// A keyframe is made after so many deltas,
@@ -123,6 +123,15 @@ impl Draft {
 }
 
 impl Head {
+    /// Refuses a writer who believes that the head is somewhere else.
+    pub(super) fn expect(&self, (timeline, expected): (TimelineId, u64), actual: u64) -> Result<()> {
+        match (timeline == self.timeline, expected == actual) {
+            (true, true) => Ok(()),
+            (true, false) => Err(Conflict::Length { timeline, expected, actual }.into()),
+            (false, _) => Err(Conflict::NotHead { timeline }.into()),
+        }
+    }
+
     pub(super) fn take(&mut self, draft: Draft) {
         self.length = draft.length;
         self.chain = draft.chain;
@@ -140,9 +149,10 @@ impl Head {
 
 impl Store {
     /// What a writer needs to know of a session's head.
-    pub(super) async fn read_head(&self, codec: &Codec, id: SessionId, epoch: Epoch) -> Result<Head> {
+    /// With an epoch: only while that lease is in force.
+    pub(super) async fn read_head(&self, codec: &Codec, id: SessionId, epoch: Option<Epoch>) -> Result<Head> {
         let SessionHead { row, timeline, noted_length, lease } = self.head(id).await?;
-        if lease.epoch != epoch {
+        if let Some(epoch) = epoch.filter(|epoch| lease.epoch != *epoch) {
             return Err(Error::Fenced { session: id, epoch, current: lease.epoch, holder: lease.holder });
         }
         if timeline.length < noted_length {
@@ -163,7 +173,7 @@ impl Store {
             },
         };
         let mut head = Head {
-            epoch,
+            epoch: lease.epoch,
             timeline: timeline.id,
             length: timeline.length,
             chain,
@@ -233,6 +243,9 @@ impl SessionWriter {
         append: Append,
         id: BatchId,
     ) -> Result<Receipt> {
+        if let Some(at) = append.after {
+            head.expect(at, draft.length)?;
+        }
         if append.items.is_empty() {
             return Err(Error::invalid("append", "it has no entries: add a message, a state, an event or a mark"));
         }
@@ -326,7 +339,7 @@ impl SessionWriter {
 
     fn checkpoint(&self, new: NewMark, draft: &Draft, state: Hash) -> Result<Checkpoint> {
         let mark = Checkpoint {
-            id: self.store.source().id(),
+            id: new.id.unwrap_or_else(|| self.store.source().id()),
             number: draft.session.checkpoints + 1,
             trigger: new.trigger,
             label: new.label,
@@ -460,7 +473,7 @@ impl SessionWriter {
             session: self.session,
             timeline: head.timeline,
             expected: draft.first.0,
-            epoch: Some(head.epoch),
+            epoch: (!self.shared).then_some(head.epoch),
             renew_ms: self.store.inner.lease_ttl_ms,
             holder: None,
             open: None,

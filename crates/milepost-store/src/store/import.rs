@@ -75,6 +75,7 @@ impl Store {
             store: self.clone(),
             session,
             owner,
+            shared: false,
             codec: self.codec(session).await?,
             waiting: Mutex::default(),
             head: AsyncMutex::new(head.bare()),
@@ -96,7 +97,7 @@ impl Store {
     pub async fn import_more(&self, session: SessionId, claim: &Claim) -> Result<Importer> {
         let writer = self.write(session, claim).await?;
         let epoch = writer.epoch().await;
-        let head = self.read_head(&writer.codec, session, epoch).await?;
+        let head = self.read_head(&writer.codec, session, Some(epoch)).await?;
         let lines = self.copy_lines(session).await?;
         let needs_reindex = lines.len() > 1;
         Ok(Importer {

@@ -157,6 +157,41 @@ impl Store {
         Ok(found)
     }
 
+    /// What follows an entry on its timeline, up to the next mark: what was added for it later.
+    pub async fn entries_after(&self, at: Position, kinds: Kinds) -> Result<Vec<Entry>> {
+        let next = MarkFilter {
+            order: Order::Forward,
+            limit: 1,
+            trashed: None,
+            ..MarkFilter::of(at.timeline, at.seq.next(), Seq(u64::MAX))
+        };
+        let next = self.inner.backend.marks(self.workspace(), next).await?;
+        let to = next.first().map_or(Seq(u64::MAX), |row| row.at.seq);
+        let (session, _) = self.parent(at.timeline).await?;
+        let part = Segment { timeline: at.timeline, session, from: at.seq.next(), to };
+        let mut found = Vec::new();
+        self.for_each_entry(part, kinds, |entry| {
+            found.push(entry);
+            Ok(())
+        })
+        .await?;
+        Ok(found)
+    }
+
+    /// Entries of some kinds from one on up to and with another, along the timelines that lead to it.
+    pub async fn entries_at(&self, at: Position, from: Seq, kinds: Kinds) -> Result<Vec<Entry>> {
+        let mut found = Vec::new();
+        for part in self.lineage(at.timeline, at.seq.next()).await?.into_iter().filter(|part| part.to > from) {
+            let part = Segment { from: part.from.max(from), ..part };
+            self.for_each_entry(part, kinds, |entry| {
+                found.push(entry);
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(found)
+    }
+
     /// Calls `f` with every entry of a part, in order.
     pub(super) async fn for_each_entry(
         &self,

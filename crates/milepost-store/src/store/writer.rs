@@ -18,7 +18,7 @@ use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncGuard, oneshot};
 
 use super::Store;
 use super::append::{Append, Claim, NewSession, Receipt};
-use super::draft::{Draft, Head, check_patch};
+use super::draft::{Draft, Head, HeadState, check_patch};
 use super::fold::{self, event};
 use crate::backend::{Blob, BlobId, Keyframe, LeaseAction, MAIN_HEAD, Opening, Range, Rewrite};
 use crate::codec::{self, Codec};
@@ -30,6 +30,8 @@ pub struct SessionWriter {
     pub(super) store: Store,
     pub(super) session: SessionId,
     pub(super) owner: OwnerId,
+    /// It writes without a lease, beside whoever else does.
+    pub(super) shared: bool,
     pub(super) codec: Codec,
     pub(super) waiting: Mutex<VecDeque<Waiting>>,
     pub(super) head: AsyncMutex<Head>,
@@ -93,7 +95,34 @@ impl Store {
         let session = Session::new(id, timeline, self.source().now());
         let body = Body::Event(fold::patch_event(new.patch));
         let open = Opening { parent: None, head: MAIN_HEAD.to_owned(), replaces: None };
-        self.begin(session, open, codec::genesis(id), body, claim).await
+        self.begin(session, open, codec::genesis(id), body, Some(claim)).await
+    }
+
+    /// Begins a session that nobody holds, and writes to it without a lease. See [`Store::join`].
+    pub async fn create_shared(&self, new: NewSession) -> Result<SessionWriter> {
+        let id = self.new_session_id(new.id).await?;
+        let session = Session::new(id, self.source().id(), self.source().now());
+        let body = Body::Event(fold::patch_event(new.patch));
+        let open = Opening { parent: None, head: MAIN_HEAD.to_owned(), replaces: None };
+        self.begin(session, open, codec::genesis(id), body, None).await
+    }
+
+    /// Writes to a session without its lease, beside whoever else does: for adapters of frameworks that know no owner.
+    /// Nothing interleaves: an append that comes after another's is refused with [`Conflict::Length`] or
+    /// [`Conflict::NotHead`], nothing of it is stored, and the next one reads the head again. Whoever holds the
+    /// session is treated likewise.
+    pub async fn join(&self, session: SessionId) -> Result<SessionWriter> {
+        let codec = self.codec(session).await?;
+        let head = self.read_head(&codec, session, None).await?;
+        Ok(SessionWriter {
+            store: self.clone(),
+            session,
+            owner: self.source().id(),
+            shared: true,
+            codec,
+            waiting: Mutex::default(),
+            head: AsyncMutex::new(head),
+        })
     }
 
     /// Begins a session that shares everything up to and with an entry of another. Nothing is copied.
@@ -113,7 +142,7 @@ impl Store {
         // There must be a state to go on with.
         self.state_before(at.timeline, at.seq.next()).await?;
         let chain = self.hash_at(at).await?;
-        self.begin(session, open, chain, body, claim).await
+        self.begin(session, open, chain, body, Some(claim)).await
     }
 
     /// The id of a session that begins. One that was made just now is nobody else's; one that was given may be
@@ -132,9 +161,11 @@ impl Store {
         open: Opening,
         chain: Hash,
         first: Body,
-        claim: &Claim,
+        claim: Option<&Claim>,
     ) -> Result<SessionWriter> {
-        check_name("the holder", &claim.holder, "max_name_bytes", self.inner.limits.max_name_bytes)?;
+        if let Some(claim) = claim {
+            check_name("the holder", &claim.holder, "max_name_bytes", self.inner.limits.max_name_bytes)?;
+        }
         if let Body::Event(event) = &first {
             check_patch(event, &self.inner.limits)?;
         }
@@ -142,7 +173,7 @@ impl Store {
         self.inner.keys.create_session(&*self.inner.backend, id).await?;
         let owner = self.source().id();
         let head = Head {
-            epoch: Epoch(1),
+            epoch: Epoch(if claim.is_some() { 1 } else { 0 }),
             timeline: session.head,
             length: open.parent.map_or(0, |at| at.seq.0 + 1),
             chain,
@@ -156,6 +187,7 @@ impl Store {
             store: self.clone(),
             session: id,
             owner,
+            shared: claim.is_none(),
             codec: self.codec(id).await?,
             waiting: Mutex::default(),
             head: AsyncMutex::new(head),
@@ -167,7 +199,7 @@ impl Store {
         let mut batch = writer.finish(&head, &mut draft, self.source().id())?;
         batch.open = Some(open);
         batch.epoch = None;
-        batch.holder = Some((owner, claim.holder.clone()));
+        batch.holder = claim.map(|claim| (owner, claim.holder.clone()));
         self.inner.backend.append(self.workspace(), batch).await?;
         self.changed(id);
         head.take(draft);
@@ -191,11 +223,12 @@ impl Store {
             true => LeaseAction::TakeOver { owner, holder, ttl_ms },
         };
         let lease = self.inner.backend.lease(self.workspace(), session, action).await?;
-        let head = self.read_head(&codec, session, lease.epoch).await?;
+        let head = self.read_head(&codec, session, Some(lease.epoch)).await?;
         Ok(SessionWriter {
             store: self.clone(),
             session,
             owner,
+            shared: false,
             codec,
             waiting: Mutex::default(),
             head: AsyncMutex::new(head),
@@ -209,7 +242,7 @@ impl SessionWriter {
         self.session
     }
 
-    /// Who holds it: this writer.
+    /// Who holds it, unless it is shared: this writer.
     pub fn owner(&self) -> OwnerId {
         self.owner
     }
@@ -224,9 +257,25 @@ impl SessionWriter {
         self.head.lock().await.session.clone()
     }
 
+    /// The timeline that goes on, and how many entries it has, as far as this writer knows.
+    pub async fn head(&self) -> (TimelineId, u64) {
+        let head = self.head.lock().await;
+        (head.timeline, head.length)
+    }
+
     /// The lease under which it writes.
     pub async fn epoch(&self) -> Epoch {
         self.head.lock().await.epoch
+    }
+
+    /// Where the head is now, also when others moved it: its timeline, and the number that its next entry gets.
+    pub async fn refresh(&self) -> Result<(TimelineId, u64)> {
+        let mut head = self.head.lock().await;
+        if head.stale || self.shared {
+            self.reload(&mut head).await?;
+            head.stale = false;
+        }
+        Ok((head.timeline, head.length))
     }
 
     /// The state at the head.
@@ -272,11 +321,14 @@ impl SessionWriter {
     }
 
     async fn reload(&self, head: &mut Head) -> Result<()> {
-        // A write whose caller is gone may still be on its way: renewing the lease waits behind it.
-        let renew = LeaseAction::Renew { epoch: head.epoch, ttl_ms: self.store.inner.lease_ttl_ms };
-        self.store.inner.backend.lease(self.store.workspace(), self.session, renew).await?;
+        let epoch = (!self.shared).then_some(head.epoch);
+        if let Some(epoch) = epoch {
+            // A write whose caller is gone may still be on its way: renewing the lease waits behind it.
+            let renew = LeaseAction::Renew { epoch, ttl_ms: self.store.inner.lease_ttl_ms };
+            self.store.inner.backend.lease(self.store.workspace(), self.session, renew).await?;
+        }
         let recent = std::mem::take(&mut head.recent);
-        let fresh = self.store.read_head(&self.codec, self.session, head.epoch).await;
+        let fresh = self.store.read_head(&self.codec, self.session, epoch).await;
         match fresh {
             Ok(fresh) => {
                 let known: Vec<_> =
@@ -381,7 +433,15 @@ impl SessionWriter {
     /// Sets the session back to an entry: a new timeline begins there and becomes the head. What came
     /// after stays, on the old timeline.
     pub async fn restore(&self, to: Position) -> Result<Receipt> {
+        self.restore_with(to, Append::new()).await
+    }
+
+    /// Sets the session back to an entry and goes on from there, in one step.
+    pub async fn restore_with(&self, to: Position, mut append: Append) -> Result<Receipt> {
         let mut head = self.fresh_head().await?;
+        if let Some(at) = append.after.take() {
+            head.expect(at, head.length)?;
+        }
         let is_own = self.store.lineage(head.timeline, Seq(head.length)).await?;
         let all = self.store.inner.backend.timelines(self.store.workspace(), self.session).await?;
         let reachable = is_own.iter().any(|part| part.timeline == to.timeline && to.seq < part.to)
@@ -399,7 +459,7 @@ impl SessionWriter {
         let from = Position { timeline: head.timeline, seq: Seq(head.length.saturating_sub(1)) };
         let data = json!({ "to": to, "from": from, "set": fold::meta(&session) });
         let body = Body::Event(Event::new(event::RESTORED, data));
-        let next = Head {
+        let mut next = Head {
             epoch: head.epoch,
             timeline,
             length: to.seq.0 + 1,
@@ -412,7 +472,19 @@ impl SessionWriter {
         };
         let mut draft = Draft::of(&next, self.store.source().now());
         self.push(&mut draft, timeline, &body, Vec::new())?;
-        let id = self.store.source().id();
+        let id = append.id.unwrap_or_else(|| self.store.source().id());
+        let checkpoints = match append.is_empty() {
+            true => Vec::new(),
+            false => {
+                // The state is read where it was: the new timeline is not there yet.
+                let (state, distance) = self.store.state_before(to.timeline, to.seq.next()).await?;
+                next.state = Some(HeadState::new(state, distance, next.length));
+                let checkpoints = self.draft(&mut next, &mut draft, append, id).await?.checkpoints;
+                // All of it is one batch, which begins with the event.
+                draft.entries.iter_mut().for_each(|entry| entry.batch = None);
+                checkpoints
+            }
+        };
         let mut batch = self.finish(&next, &mut draft, id)?;
         batch.open = Some(Opening { parent: Some(to), head: MAIN_HEAD.to_owned(), replaces: Some(head.timeline) });
         head.stale = true;
@@ -421,7 +493,7 @@ impl SessionWriter {
         let receipt = Receipt {
             first: Position { timeline, seq: draft.first },
             length: draft.length,
-            checkpoints: Vec::new(),
+            checkpoints,
             repeated: false,
         };
         *head = next;
@@ -475,6 +547,9 @@ impl SessionWriter {
 
     /// Holds the session for longer. Every append does so too.
     pub async fn renew(&self) -> Result<()> {
+        if self.shared {
+            return Ok(());
+        }
         let epoch = self.head.lock().await.epoch;
         let action = LeaseAction::Renew { epoch, ttl_ms: self.store.inner.lease_ttl_ms };
         self.store.inner.backend.lease(self.store.workspace(), self.session, action).await.map(|_| ())
@@ -482,6 +557,9 @@ impl SessionWriter {
 
     /// Gives the session back, so that others need not wait for the lease to end.
     pub async fn release(self) -> Result<()> {
+        if self.shared {
+            return Ok(());
+        }
         let epoch = self.head.lock().await.epoch;
         let action = LeaseAction::Release { epoch };
         self.store.inner.backend.lease(self.store.workspace(), self.session, action).await.map(|_| ())

@@ -1,0 +1,120 @@
+//! The small binary forms of this crate: numbers, texts, and bytes as a text for places that hold only texts.
+
+use base64_simd::STANDARD;
+use milepost_store::Error;
+
+/// Writes the parts of a record one after the other.
+#[derive(Default)]
+pub(crate) struct Out(pub Vec<u8>);
+
+impl Out {
+    pub fn byte(&mut self, byte: u8) {
+        self.0.push(byte);
+    }
+
+    pub fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.0.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
+    }
+
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    pub fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    /// Numbers that go up, as their distances.
+    pub fn rising(&mut self, numbers: &[u64]) {
+        self.number(numbers.len() as u64);
+        let mut before = 0;
+        for number in numbers {
+            self.number(number.saturating_sub(before));
+            before = *number;
+        }
+    }
+}
+
+/// Reads what [`Out`] wrote. Safe on any bytes: whatever does not fit is damage.
+pub(crate) struct In<'a>(pub &'a [u8]);
+
+pub(crate) fn damaged(what: &str) -> Error {
+    Error::Corrupt { what: what.to_owned(), why: "it is not of the form that LangGraph's adapter writes".to_owned() }
+}
+
+impl<'a> In<'a> {
+    pub fn byte(&mut self) -> Result<u8, Error> {
+        let (first, rest) = self.0.split_first().ok_or_else(|| damaged("a record"))?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    pub fn number(&mut self) -> Result<u64, Error> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(damaged("a number"))
+    }
+
+    /// How many things follow, each of at least one byte.
+    pub fn count(&mut self) -> Result<usize, Error> {
+        let count = self.number()?;
+        usize::try_from(count).ok().filter(|count| *count <= self.0.len()).ok_or_else(|| damaged("a count"))
+    }
+
+    pub fn bytes(&mut self) -> Result<&'a [u8], Error> {
+        let length = self.count()?;
+        let (taken, rest) = self.0.split_at(length);
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    pub fn text(&mut self) -> Result<&'a str, Error> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| damaged("a text"))
+    }
+
+    pub fn rising(&mut self) -> Result<Vec<u64>, Error> {
+        let count = self.count()?;
+        let mut before = 0u64;
+        (0..count)
+            .map(|_| {
+                before = before.checked_add(self.number()?).ok_or_else(|| damaged("a number"))?;
+                Ok(before)
+            })
+            .collect()
+    }
+}
+
+/// Bytes as a text: each byte a character, which leaves words readable for compression, or base64 where that is shorter.
+pub(crate) fn to_text(bytes: &[u8]) -> String {
+    let plain: usize = bytes.iter().map(|byte| if matches!(byte, 0x20..=0x7e) { 1 } else { 3 }).sum();
+    if plain > bytes.len() / 3 * 4 + 64 {
+        let mut text = String::from("b");
+        STANDARD.encode_append(bytes, &mut text);
+        return text;
+    }
+    let mut text = String::with_capacity(bytes.len() + 16);
+    text.push('l');
+    text.extend(bytes.iter().map(|byte| char::from(*byte)));
+    text
+}
+
+/// Undoes [`to_text`].
+pub(crate) fn from_text(text: &str) -> Result<Vec<u8>, Error> {
+    let bad = || damaged("a text of bytes");
+    match text.split_at_checked(1).ok_or_else(bad)? {
+        ("l", rest) => rest.chars().map(|c| u8::try_from(u32::from(c)).map_err(|_| bad())).collect(),
+        ("b", rest) => STANDARD.decode_to_vec(rest).map_err(|_| bad()),
+        _ => Err(bad()),
+    }
+}

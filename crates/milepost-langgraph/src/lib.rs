@@ -1,0 +1,43 @@
+//! LangGraph's threads as Milepost sessions.
+//!
+//! A thread's namespace is a session. A checkpoint is a mark in its log; what it does not share with the one before lies in the
+//! mark itself: changed values as changes of their bytes. The messages of a thread are messages of the session, each stored
+//! once, and a list of messages is a run of them; so a session is read, searched and exported like any other, and a checkpoint
+//! costs what changed. Writes that wait for a step are events. A checkpoint whose parent is not the newest one
+//! starts a new timeline at its parent, as a restore does.
+//!
+//! Nobody holds such a session: every append says which head it expects, and is made anew when someone else was quicker.
+//! Values stay what LangGraph's serializer made of them; MessagePack is looked into only to cut lists into items and to find out
+//! what a message says.
+
+mod bytes;
+mod delta;
+mod house;
+mod msgpack;
+mod read;
+mod record;
+mod thread;
+mod write;
+
+pub use read::{Found, FoundValue, FoundWrite, History, Listing};
+pub use thread::{Saver, ThreadKey};
+pub use write::{NewCheckpoint, NewValue, NewWrite, NewWrites, Part};
+
+/// An array's items, and an array of items: for whoever compares lists item by item.
+pub mod arrays {
+    /// The items of a MessagePack array; none when the bytes are something else.
+    pub fn items(bytes: &[u8]) -> Option<Vec<&[u8]>> {
+        crate::msgpack::items(bytes)
+    }
+
+    /// An array of items.
+    pub fn array<'a>(items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+        let items: Vec<&[u8]> = items.collect();
+        crate::msgpack::array(items.len(), items.into_iter())
+    }
+
+    /// Whether an item is a message that a session can show.
+    pub fn is_message(item: &[u8]) -> bool {
+        crate::msgpack::to_message(item).is_some()
+    }
+}

@@ -1,0 +1,281 @@
+//! As much of MessagePack as the adapter needs: where the items of an array begin, and what a message says. What LangGraph's
+//! serializer wrote is never written anew: items are cut out of arrays and put into arrays as they are.
+
+use milepost_model::{Block, Content, Message, Role};
+use serde_json::{Map, Value};
+
+/// Deeper values are not looked into.
+const MAX_DEPTH: usize = 64;
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+/// One value, looked at but not into.
+enum Seen<'a> {
+    Text(&'a str),
+    Array(usize),
+    Map(usize),
+    /// A value of the serializer's own: its kind and its bytes.
+    Ext(i8, &'a [u8]),
+    Other(Value),
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let taken = self.bytes.get(self.at..self.at.checked_add(count)?)?;
+        self.at += count;
+        Some(taken)
+    }
+
+    fn number(&mut self, bytes: usize) -> Option<u64> {
+        Some(self.take(bytes)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    fn length(&mut self, bytes: usize) -> Option<usize> {
+        usize::try_from(self.number(bytes)?).ok()
+    }
+
+    fn text(&mut self, length: usize) -> Option<Seen<'a>> {
+        Some(Seen::Text(std::str::from_utf8(self.take(length)?).ok()?))
+    }
+
+    fn ext(&mut self, length: usize) -> Option<Seen<'a>> {
+        let kind = self.take(1)?.first()?.cast_signed();
+        Some(Seen::Ext(kind, self.take(length)?))
+    }
+
+    fn signed(&mut self, bytes: usize) -> Option<Seen<'a>> {
+        let shift = 64 - 8 * bytes as u32;
+        Some(Seen::Other(Value::from((self.number(bytes)? << shift).cast_signed() >> shift)))
+    }
+
+    fn next(&mut self) -> Option<Seen<'a>> {
+        let first = *self.take(1)?.first()?;
+        Some(match first {
+            0x00..=0x7f => Seen::Other(first.into()),
+            0x80..=0x8f => Seen::Map(usize::from(first & 0xf)),
+            0x90..=0x9f => Seen::Array(usize::from(first & 0xf)),
+            0xa0..=0xbf => return self.text(usize::from(first & 0x1f)),
+            0xc0 => Seen::Other(Value::Null),
+            0xc2 | 0xc3 => Seen::Other(Value::Bool(first == 0xc3)),
+            0xc4..=0xc6 => {
+                let length = self.length(1 << (first - 0xc4))?;
+                self.take(length)?;
+                Seen::Other(Value::Null)
+            }
+            0xc7..=0xc9 => {
+                let length = self.length(1 << (first - 0xc7))?;
+                return self.ext(length);
+            }
+            0xca => Seen::Other(Value::from(f64::from(f32::from_bits(u32::try_from(self.number(4)?).ok()?)))),
+            0xcb => Seen::Other(Value::from(f64::from_bits(self.number(8)?))),
+            0xcc..=0xcf => Seen::Other(Value::from(self.number(1 << (first - 0xcc))?)),
+            0xd0..=0xd3 => return self.signed(1 << (first - 0xd0)),
+            0xd4..=0xd8 => return self.ext(1 << (first - 0xd4)),
+            0xd9..=0xdb => {
+                let length = self.length(1 << (first - 0xd9))?;
+                return self.text(length);
+            }
+            0xdc | 0xdd => Seen::Array(self.length(2 << (first - 0xdc))?),
+            0xde | 0xdf => Seen::Map(self.length(2 << (first - 0xde))?),
+            0xe0..=0xff => Seen::Other(Value::from(first.cast_signed())),
+            0xc1 => return None,
+        })
+    }
+
+    /// Passes over one value, however deep.
+    fn skip(&mut self) -> Option<()> {
+        let mut left = 1usize;
+        while left > 0 {
+            left -= 1;
+            left = match self.next()? {
+                Seen::Array(count) => left.checked_add(count)?,
+                Seen::Map(count) => left.checked_add(count.checked_mul(2)?)?,
+                Seen::Text(_) | Seen::Ext(..) | Seen::Other(_) => left,
+            };
+            if left > self.bytes.len() {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    fn json(&mut self, depth: usize) -> Option<Value> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        Some(match self.next()? {
+            Seen::Text(text) => Value::from(text),
+            Seen::Other(value) => value,
+            Seen::Ext(..) => Value::Null,
+            Seen::Array(count) => Value::Array((0..count).map(|_| self.json(depth + 1)).collect::<Option<_>>()?),
+            Seen::Map(count) => {
+                let mut map = Map::new();
+                for _ in 0..count {
+                    let key = match self.json(depth + 1)? {
+                        Value::String(key) => key,
+                        other => other.to_string(),
+                    };
+                    map.insert(key, self.json(depth + 1)?);
+                }
+                Value::Object(map)
+            }
+        })
+    }
+}
+
+/// The items of an array; none when the bytes are no array and nothing else.
+pub(crate) fn items(bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut reader = Reader { bytes, at: 0 };
+    let Seen::Array(count) = reader.next()? else { return None };
+    let mut items = Vec::with_capacity(count.min(bytes.len()));
+    for _ in 0..count {
+        let from = reader.at;
+        reader.skip()?;
+        items.push(&bytes[from..reader.at]);
+    }
+    (reader.at == bytes.len()).then_some(items)
+}
+
+/// An array of these items.
+pub(crate) fn array<'a>(count: usize, items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let items: Vec<&[u8]> = items.collect();
+    let mut out = Vec::with_capacity(5 + items.iter().map(|item| item.len()).sum::<usize>());
+    match count {
+        0..=15 => out.push(0x90 | count as u8),
+        16..=0xffff => {
+            out.push(0xdc);
+            out.extend_from_slice(&(count as u16).to_be_bytes());
+        }
+        _ => {
+            out.push(0xdd);
+            out.extend_from_slice(&(count as u32).to_be_bytes());
+        }
+    }
+    items.iter().for_each(|item| out.extend_from_slice(item));
+    out
+}
+
+/// What a message says, for people: who, and texts that lie in its bytes one after the other.
+pub(crate) struct Said {
+    role: Role,
+    texts: Vec<String>,
+    calls: Vec<Block>,
+}
+
+/// Ids of the serializer's values that hold `(module, class, fields, …)` of a pydantic object.
+const PYDANTIC: [i8; 2] = [4, 5];
+
+/// A message in one of the forms that agents use; none when it is something else.
+fn said(item: &[u8]) -> Option<Said> {
+    let fields = match (Reader { bytes: item, at: 0 }).next()? {
+        Seen::Map(_) => (Reader { bytes: item, at: 0 }).json(0)?,
+        Seen::Ext(kind, inner) if PYDANTIC.contains(&kind) => match (Reader { bytes: inner, at: 0 }).json(0)? {
+            Value::Array(mut parts) if parts.len() >= 3 => parts.swap_remove(2),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let Value::Object(fields) = fields else { return None };
+    let word = |name: &str| fields.get(name).and_then(Value::as_str);
+    let role = match word("role").or_else(|| word("type"))? {
+        "human" | "HumanMessageChunk" => Role::User,
+        "ai" | "AIMessageChunk" => Role::Assistant,
+        "function" => Role::Tool,
+        "remove" => return None,
+        other => Role::from(other.to_owned()),
+    };
+    let texts = match fields.get("content")? {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(blocks) => {
+            let text = |block: &Value| block.as_str().or_else(|| block.get("text")?.as_str()).map(str::to_owned);
+            blocks.iter().filter_map(text).collect()
+        }
+        Value::Null => Vec::new(),
+        _ => return None,
+    };
+    let calls = fields.get("tool_calls").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let calls = calls.iter().filter_map(|call| {
+        let (id, name) = (call.get("id").and_then(Value::as_str), call.get("name").and_then(Value::as_str));
+        Some(Block::tool_call(id.unwrap_or_default(), name?, call.get("args").cloned().unwrap_or_default()))
+    });
+    Some(Said { role, texts, calls: calls.collect() })
+}
+
+/// Where a message keeps the bytes that are not its text.
+pub(crate) const FIELD: &str = "langgraph";
+
+/// A serialised message as a message of the session: its texts are its content, the bytes between them lie beside it. None
+/// when it is no message.
+pub(crate) fn to_message(item: &[u8]) -> Option<Message> {
+    let said = said(item)?;
+    let (mut pieces, mut texts, mut from) = (Vec::new(), Vec::new(), 0);
+    for text in said.texts.into_iter().filter(|text| !text.is_empty()) {
+        if let Some(at) = find(&item[from..], text.as_bytes()) {
+            pieces.push(Value::String(crate::bytes::to_text(&item[from..from + at])));
+            from += at + text.len();
+            texts.push(text);
+        }
+    }
+    pieces.push(Value::String(crate::bytes::to_text(&item[from..])));
+    let mut blocks: Vec<Block> = texts.into_iter().map(Block::text).collect();
+    let mut message = match (blocks.as_slice(), said.calls.is_empty()) {
+        ([Block::Text { text, .. }], true) => Message::new(said.role, text.clone()),
+        ([], true) => Message::new(said.role, ""),
+        _ => {
+            blocks.extend(said.calls);
+            Message::blocks(said.role, blocks)
+        }
+    };
+    message.extra.insert(FIELD.to_owned(), Value::Array(pieces));
+    Some(message)
+}
+
+fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
+    let first = part.first()?;
+    let mut from = 0;
+    loop {
+        let at = from + bytes.get(from..)?.iter().position(|byte| byte == first)?;
+        if bytes[at..].starts_with(part) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+}
+
+/// The bytes that a message was made from; none when it was not made by [`to_message`].
+pub(crate) fn from_message(message: &Message) -> Option<Vec<u8>> {
+    let pieces = message.extra.get(FIELD)?.as_array()?;
+    let texts: Vec<&str> = match &message.content {
+        Content::Text(text) if text.is_empty() => Vec::new(),
+        Content::Text(text) => vec![text],
+        Content::Blocks(blocks) => blocks
+            .iter()
+            .filter_map(|block| match block {
+                Block::Text { text, .. } => Some(text.as_str()),
+                _ => None,
+            })
+            .collect(),
+    };
+    if pieces.len() != texts.len() + 1 {
+        return None;
+    }
+    let mut item = Vec::new();
+    for (number, piece) in pieces.iter().enumerate() {
+        item.extend_from_slice(&crate::bytes::from_text(piece.as_str()?).ok()?);
+        item.extend_from_slice(texts.get(number).copied().unwrap_or_default().as_bytes());
+    }
+    Some(item)
+}
+
+/// Whether a message has an id of its own: then a graph keeps it as it is.
+pub(crate) fn is_named(item: &[u8]) -> bool {
+    let Some(Seen::Ext(kind, inner)) = (Reader { bytes: item, at: 0 }).next() else { return false };
+    if !PYDANTIC.contains(&kind) {
+        return false;
+    }
+    let fields = (Reader { bytes: inner, at: 0 }).json(0);
+    fields.is_some_and(|parts| parts.get(2).and_then(|fields| fields.get("id")).is_some_and(Value::is_string))
+}

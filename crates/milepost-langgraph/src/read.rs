@@ -1,0 +1,572 @@
+//! Checkpoints out of the log.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use milepost_model::{Body, Channel, Checkpoint, Entry, EntryKind, Position, Seq, SessionId};
+use milepost_store::backend::Kinds;
+use milepost_store::{Error, Mark, MarkQuery, MessageQuery, Result, SessionQuery};
+use serde_json::Value;
+
+use crate::bytes::{damaged, from_text};
+use crate::delta;
+use crate::msgpack::{self, from_message};
+use crate::record::{Form, METADATA, Record, Runs, SKELETON, Writes, clusters};
+use crate::thread::{AGENT, BUILDING, Items, Known, Saver, ThreadKey, View, mark_id};
+use crate::write::{FIELD, WRITES, channel_of, remember};
+
+/// A write that waits for the next step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundWrite {
+    /// The task.
+    pub task: String,
+    /// The task's path.
+    pub path: String,
+    /// Its place among the task's writes.
+    pub index: i64,
+    /// The channel.
+    pub channel: String,
+    /// The serializer's word for how it wrote the value.
+    pub word: String,
+    /// The value.
+    pub bytes: Vec<u8>,
+}
+
+/// A channel's value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FoundValue {
+    /// As the serializer wrote it, with its word for that.
+    Typed(String, Vec<u8>),
+    /// The items of a list. Checkpoints that are read together share them.
+    List(Vec<Arc<[u8]>>),
+}
+
+impl FoundValue {
+    /// The value as one piece, with the serializer's word for how to read it.
+    pub fn whole(self) -> (String, Vec<u8>) {
+        match self {
+            FoundValue::Typed(word, bytes) => (word, bytes),
+            FoundValue::List(items) => {
+                ("msgpack".to_owned(), msgpack::array(items.len(), items.iter().map(AsRef::as_ref)))
+            }
+        }
+    }
+}
+
+/// A checkpoint as it was kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its thread.
+    pub key: ThreadKey,
+    /// Its id.
+    pub id: String,
+    /// The checkpoint that it comes after.
+    pub parent: Option<String>,
+    /// The checkpoint without its values.
+    pub skeleton: (String, Vec<u8>),
+    /// Its metadata, as JSON.
+    pub metadata: Vec<u8>,
+    /// Its values, by channel.
+    pub values: Vec<(String, FoundValue)>,
+    /// Writes for the step after it, in the order in which they are applied.
+    pub writes: Vec<FoundWrite>,
+}
+
+/// Which checkpoints to list.
+#[derive(Debug, Clone, Default)]
+pub struct Listing {
+    /// Of this thread; of all when none.
+    pub thread: Option<String>,
+    /// Of this namespace; of all when none.
+    pub namespace: Option<String>,
+    /// Only this one.
+    pub id: Option<String>,
+    /// Those with smaller ids.
+    pub before: Option<String>,
+    /// With these values in their metadata.
+    pub filter: Vec<(String, Value)>,
+    /// At most so many.
+    pub limit: Option<usize>,
+}
+
+/// What one channel was given on the way to a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    /// The value it begins with: word and bytes.
+    pub seed: Option<(String, Vec<u8>)>,
+    /// What was written to it since, oldest first.
+    pub writes: Vec<FoundWrite>,
+}
+
+/// A mark that was read, with what it says.
+#[derive(Debug, Clone)]
+pub(crate) struct Marked {
+    pub record: Record,
+    pub at: Position,
+    /// Messages up to `until`, which is its own place or the head after it.
+    pub counts: BTreeMap<Channel, u64>,
+    pub until: Position,
+}
+
+/// The record of a mark; none when it is not one of LangGraph's.
+fn record_of(mark: &Checkpoint) -> Result<Option<Record>> {
+    let Some(text) = mark.extra.get(FIELD).and_then(Value::as_str) else { return Ok(None) };
+    Record::decode(&from_text(text)?).map(Some)
+}
+
+fn marked(entry: Entry) -> Result<Option<Marked>> {
+    let Some(Body::Mark(mark)) = entry.body else { return Ok(None) };
+    Ok(record_of(&mark)?.map(|record| Marked { record, at: entry.at, counts: mark.counts, until: entry.at }))
+}
+
+fn writes_of(entry: &Entry) -> Result<Option<Writes>> {
+    let Some(Body::Event(event)) = &entry.body else { return Ok(None) };
+    if event.kind != WRITES {
+        return Ok(None);
+    }
+    let text = |name: &str| event.data.get(name).and_then(Value::as_str).ok_or_else(|| damaged("writes"));
+    Writes::decode(text("checkpoint")?, &from_text(text("writes")?)?).map(Some)
+}
+
+impl Saver {
+    /// One checkpoint, or the one with the greatest id.
+    pub async fn get(&self, key: &ThreadKey, id: Option<&str>) -> Result<Option<Found>> {
+        let mut slot = self.slot(key).await;
+        let Some(view) = self.look(key, &mut slot).await? else { return Ok(None) };
+        let id = match id {
+            Some(id) => id.to_owned(),
+            None => match self.latest(view).await? {
+                Some(id) => id,
+                None => return Ok(None),
+            },
+        };
+        if let Some((record, at)) = &view.newest
+            && record.id == id
+        {
+            let until = Position { timeline: view.timeline, seq: Seq(view.length.saturating_sub(1)) };
+            let marked = Marked { record: record.clone(), at: *at, counts: view.counts.clone(), until };
+            let (values, mut items) = (view.values.clone(), std::mem::take(&mut view.items));
+            let found = self.found(key, view, &marked, values, &mut items).await;
+            view.items = items;
+            return found.map(Some);
+        }
+        let Some((record, mark)) = self.record(view.session, &id).await? else { return Ok(None) };
+        let marked = Marked { record, at: mark.at, counts: mark.checkpoint.counts, until: mark.at };
+        let values = self.values(&marked.record, marked.at).await?;
+        let mut items = Items::new();
+        if mark.at.timeline == view.timeline {
+            items = std::mem::take(&mut view.items);
+        }
+        let found = self.found(key, view, &marked, values, &mut items).await;
+        if mark.at.timeline == view.timeline {
+            view.items = items;
+        }
+        found.map(Some)
+    }
+
+    /// The greatest id of a session, on whatever timeline.
+    async fn latest(&self, view: &View) -> Result<Option<String>> {
+        let mut greatest = view.newest.as_ref().map(|(newest, _)| newest.greatest.clone());
+        let lines = self.store.backend().timelines(self.store.workspace(), view.session).await?;
+        for line in lines.iter().filter(|line| line.id != view.timeline && line.length > line.begins()) {
+            let filter = milepost_store::backend::MarkFilter {
+                limit: 1,
+                trashed: None,
+                ..milepost_store::backend::MarkFilter::of(line.id, Seq(line.begins()), Seq(line.length))
+            };
+            for row in self.store.backend().marks(self.store.workspace(), filter).await? {
+                if let Some(record) = record_of(&self.store.mark(row.id).await?.checkpoint)? {
+                    greatest = greatest.max(Some(record.greatest));
+                }
+            }
+        }
+        Ok(greatest)
+    }
+
+    /// A checkpoint's record, by its id.
+    pub(crate) async fn record(&self, session: SessionId, id: &str) -> Result<Option<(Record, Mark)>> {
+        let mark = match self.store.mark(mark_id(session, id)).await {
+            Ok(mark) if mark.session == session => mark,
+            Ok(_) | Err(Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(record_of(&mark.checkpoint)?.filter(|record| record.id == id).map(|record| (record, mark)))
+    }
+
+    /// The newest of LangGraph's checkpoints up to a session's head.
+    pub(crate) async fn newest_before(&self, session: SessionId, _at: Position) -> Result<Option<(Record, Position)>> {
+        let mut limit = 1;
+        loop {
+            let marks = self.store.marks(session, &MarkQuery { limit: Some(limit), ..MarkQuery::default() }).await?;
+            for mark in &marks {
+                if let Some(record) = record_of(&mark.checkpoint)? {
+                    return Ok(Some((record, mark.at)));
+                }
+            }
+            if marks.len() < limit {
+                return Ok(None);
+            }
+            limit *= 16;
+        }
+    }
+
+    /// The values of a checkpoint, as bytes.
+    pub(crate) async fn values(&self, record: &Record, at: Position) -> Result<HashMap<String, Known>> {
+        let needed: BTreeSet<u64> = record.values.values().flat_map(|recipe| recipe.chain.iter().copied()).collect();
+        let mut marks: HashMap<u64, Record> = HashMap::new();
+        for (from, to) in clusters(needed.into_iter().collect()) {
+            let until = Position { timeline: at.timeline, seq: Seq(to.0 - 1) };
+            for entry in self.store.entries_at(until, from, Kinds::only(EntryKind::Mark)).await? {
+                if let Some(marked) = marked(entry)? {
+                    marks.insert(marked.at.seq.0, marked.record);
+                }
+            }
+        }
+        make(record, at.seq.0, &marks)
+    }
+
+    /// The items of a list.
+    pub(crate) async fn list_items(
+        &self,
+        items: &mut Items,
+        at: Option<Position>,
+        channel: &Channel,
+        total: Option<u64>,
+        runs: &Runs,
+    ) -> Result<Vec<Arc<[u8]>>> {
+        let known = items.entry(channel.clone()).or_default();
+        let is_known = |known: &[Option<Arc<[u8]>>]| {
+            runs.numbers().all(|number| known.get(number as usize).is_some_and(Option::is_some))
+        };
+        if !is_known(known)
+            && let Some(at) = at
+        {
+            let query = MessageQuery { channel: Some(channel.clone()), ..MessageQuery::default() };
+            let (stored, begins) = match total {
+                // Read from the first that is needed.
+                Some(total) => {
+                    let first = runs.0.iter().map(|(from, _)| *from).min().unwrap_or(0);
+                    let last = Some(total.saturating_sub(first) as usize);
+                    let stored = self.store.messages_at(at, &MessageQuery { last, ..query }).await?;
+                    let begins = total.saturating_sub(stored.len() as u64);
+                    (stored, begins)
+                }
+                None => {
+                    let end = runs.0.iter().map(|(from, count)| from + count).max().unwrap_or(0);
+                    let query = MessageQuery { first: Some(end as usize), ..query };
+                    (self.store.messages_at(at, &query).await?, 0)
+                }
+            };
+            for (number, stored) in stored.iter().enumerate() {
+                if let Some(item) = from_message(&stored.message) {
+                    remember(items, channel, begins + number as u64, Arc::from(item));
+                }
+            }
+        }
+        let known = items.entry(channel.clone()).or_default();
+        let item =
+            |number: u64| known.get(number as usize).cloned().flatten().ok_or_else(|| damaged("a message of a list"));
+        runs.numbers().map(item).collect()
+    }
+
+    async fn found(
+        &self,
+        key: &ThreadKey,
+        view: &View,
+        marked: &Marked,
+        mut values: HashMap<String, Known>,
+        items: &mut Items,
+    ) -> Result<Found> {
+        let mut plain = |name: &str| values.remove(name).ok_or_else(|| damaged("a checkpoint"));
+        let (skeleton, metadata) = (plain(SKELETON)?, plain(METADATA)?);
+        let Form::Typed(word) = skeleton.form else { return Err(damaged("a checkpoint")) };
+        let writes = self.writes(view, marked).await?;
+        // Writes may refer to messages that came after the mark.
+        let writes = self.writes_found(writes, view, items).await?;
+        let mut out = Vec::with_capacity(values.len());
+        for name in marked.record.values.keys() {
+            let Some(known) = values.remove(name) else { continue };
+            out.push(match known.form {
+                Form::Typed(word) => (name.clone(), FoundValue::Typed(word, known.bytes.to_vec())),
+                Form::List => {
+                    let channel = channel_of(name).ok_or_else(|| damaged("a list"))?;
+                    let runs = Runs::decode(&known.bytes)?;
+                    let total = marked.counts.get(&channel).copied().unwrap_or(0);
+                    let items = self.list_items(items, Some(marked.until), &channel, Some(total), &runs).await?;
+                    (name.clone(), FoundValue::List(items))
+                }
+            });
+        }
+        Ok(Found {
+            key: key.clone(),
+            id: marked.record.id.clone(),
+            parent: marked.record.parent.clone(),
+            skeleton: (word, skeleton.bytes.to_vec()),
+            metadata: metadata.bytes.to_vec(),
+            values: out,
+            writes,
+        })
+    }
+
+    /// A checkpoint as it was kept, to be kept elsewhere.
+    pub(crate) async fn found_for_copy(
+        &self,
+        key: &ThreadKey,
+        view: &View,
+        marked: &Marked,
+        values: HashMap<String, Known>,
+    ) -> Result<Found> {
+        self.found(key, view, marked, values, &mut Items::new()).await
+    }
+
+    /// What was written for the step after a checkpoint: what follows it, and what came early or late.
+    async fn writes(&self, view: &View, marked: &Marked) -> Result<Vec<(Position, Writes)>> {
+        let mut entries = self.store.entries_after(marked.at, Kinds::only(EntryKind::Event)).await?;
+        let strays = view.strays.get(&marked.record.id).into_iter().flatten();
+        let strays = strays.map(|(timeline, seq)| Position { timeline: *timeline, seq: Seq(*seq) });
+        let early = marked.record.early.iter().map(|seq| Position { timeline: marked.at.timeline, seq: Seq(*seq) });
+        let seen: BTreeSet<Position> = entries.iter().map(|entry| entry.at).collect();
+        for at in early.chain(strays).filter(|at| !seen.contains(at)) {
+            entries.extend(self.store.entries_at(at, at.seq, Kinds::only(EntryKind::Event)).await?);
+        }
+        let mut all = Vec::new();
+        for entry in &entries {
+            if let Some(writes) = writes_of(entry)?.filter(|writes| writes.checkpoint == marked.record.id) {
+                all.push((entry.at, writes));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Writes with their values, in the order in which they are applied.
+    async fn writes_found(
+        &self,
+        all: Vec<(Position, Writes)>,
+        view: &View,
+        items: &mut Items,
+    ) -> Result<Vec<FoundWrite>> {
+        let mut found: BTreeMap<(String, i64), FoundWrite> = BTreeMap::new();
+        for (at, writes) in all {
+            for write in writes.writes {
+                let place = (writes.task.clone(), write.index);
+                if found.contains_key(&place) && !writes.replace {
+                    continue;
+                }
+                let (word, bytes) = match write.form {
+                    Form::Typed(word) => (word, write.bytes),
+                    Form::List => {
+                        let channel = channel_of(&write.channel).ok_or_else(|| damaged("a write"))?;
+                        let runs = Runs::decode(&write.bytes)?;
+                        // Numbers are the same on every way that leads to the event.
+                        let known = if at.timeline == view.timeline { &mut *items } else { &mut Items::new() };
+                        let all = self.list_items(known, Some(at), &channel, None, &runs).await?;
+                        ("msgpack".to_owned(), msgpack::array(all.len(), all.iter().map(AsRef::as_ref)))
+                    }
+                };
+                let (task, path) = (writes.task.clone(), writes.path.clone());
+                let write = FoundWrite { task, path, index: write.index, channel: write.channel, word, bytes };
+                found.insert(place, write);
+            }
+        }
+        let mut found: Vec<FoundWrite> = found.into_values().collect();
+        found.sort_by(|a, b| (&a.path, &a.task, a.index).cmp(&(&b.path, &b.task, b.index)));
+        Ok(found)
+    }
+
+    /// Checkpoints, those with the greatest ids first.
+    pub async fn list(&self, listing: &Listing) -> Result<Vec<Found>> {
+        let mut found: Vec<(ThreadKey, Marked)> = Vec::new();
+        for (key, session) in self.sessions(listing.thread.as_deref(), listing.namespace.as_deref()).await? {
+            let marks = match &listing.id {
+                Some(id) => {
+                    let one = self.record(session, id).await?;
+                    one.map(|(record, mark)| Marked {
+                        record,
+                        at: mark.at,
+                        counts: mark.checkpoint.counts,
+                        until: mark.at,
+                    })
+                    .into_iter()
+                    .collect()
+                }
+                None => self.all_marks(session).await?,
+            };
+            found.extend(marks.into_iter().map(|marked| (key.clone(), marked)));
+        }
+        found.retain(|(_, marked)| listing.before.as_ref().is_none_or(|before| marked.record.id < *before));
+        found.sort_by(|(_, a), (_, b)| b.record.id.cmp(&a.record.id));
+        let (mut out, mut items) = (Vec::new(), HashMap::<ThreadKey, (Position, Items)>::new());
+        for (key, marked) in found {
+            if listing.limit.is_some_and(|limit| out.len() >= limit) {
+                break;
+            }
+            let mut slot = self.slot(&key).await;
+            let Some(view) = self.look(&key, &mut slot).await? else { continue };
+            let values = self.values(&marked.record, marked.at).await?;
+            if !listing.filter.is_empty() {
+                let metadata = values.get(METADATA).ok_or_else(|| damaged("a checkpoint"))?;
+                if !fits(&metadata.bytes, &listing.filter) {
+                    continue;
+                }
+            }
+            // Messages of one timeline are read once for all of its checkpoints: the first listed has the most.
+            let (_, known) = match items.get_mut(&key) {
+                Some(known) if known.0.timeline == marked.at.timeline => known,
+                _ => {
+                    let fresh = match marked.at.timeline == view.timeline {
+                        true => view.items.clone(),
+                        false => Items::new(),
+                    };
+                    items.insert(key.clone(), (marked.at, fresh));
+                    items.get_mut(&key).ok_or_else(|| damaged("a list"))?
+                }
+            };
+            out.push(self.found(&key, view, &marked, values, known).await?);
+        }
+        Ok(out)
+    }
+
+    /// The sessions of threads.
+    pub(crate) async fn sessions(
+        &self,
+        thread: Option<&str>,
+        namespace: Option<&str>,
+    ) -> Result<Vec<(ThreadKey, SessionId)>> {
+        if let (Some(thread), Some(namespace)) = (thread, namespace) {
+            let key = ThreadKey::new(thread, namespace);
+            let session = self.resolve(&key).await?;
+            return Ok(session.map(|(session, _)| (key, session)).into_iter().collect());
+        }
+        let mut query = SessionQuery {
+            agent: Some(AGENT.to_owned()),
+            task: thread.map(str::to_owned),
+            by_creation: true,
+            ..SessionQuery::default()
+        };
+        let mut found = Vec::new();
+        loop {
+            let page = self.store.sessions(&query).await?;
+            for session in page.sessions {
+                let part = |name: &str| session.extra.get("langgraph")?.get(name)?.as_str().map(str::to_owned);
+                let (Some(thread), Some(own)) = (part("thread"), part("namespace")) else { continue };
+                if namespace.is_some_and(|namespace| namespace != own) {
+                    continue;
+                }
+                let key = ThreadKey::new(thread, own);
+                if session.extra.contains_key(BUILDING)
+                    && self.resolve(&key).await?.is_none_or(|(current, _)| current != session.id)
+                {
+                    continue;
+                }
+                found.push((key, session.id));
+            }
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// Every checkpoint of a session, on whatever timeline.
+    pub(crate) async fn all_marks(&self, session: SessionId) -> Result<Vec<Marked>> {
+        let lines = match self.store.backend().timelines(self.store.workspace(), session).await {
+            Ok(lines) => lines,
+            Err(Error::NotFound { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut all = Vec::new();
+        for line in lines.iter().filter(|line| line.length > line.begins()) {
+            let end = Position { timeline: line.id, seq: Seq(line.length - 1) };
+            for entry in self.store.entries_at(end, Seq(line.begins()), Kinds::only(EntryKind::Mark)).await? {
+                all.extend(marked(entry)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// What channels were given on the way to a checkpoint, without what waits at it.
+    pub async fn history(
+        &self,
+        key: &ThreadKey,
+        id: Option<&str>,
+        channels: &[String],
+    ) -> Result<BTreeMap<String, History>> {
+        let mut found: BTreeMap<String, History> =
+            channels.iter().map(|channel| (channel.clone(), History::default())).collect();
+        let mut slot = self.slot(key).await;
+        let Some(view) = self.look(key, &mut slot).await? else { return Ok(found) };
+        let id = match id {
+            Some(id) => Some(id.to_owned()),
+            None => self.latest(view).await?,
+        };
+        let all: HashMap<String, Marked> =
+            self.all_marks(view.session).await?.into_iter().map(|marked| (marked.record.id.clone(), marked)).collect();
+        let mut open: BTreeSet<&String> = channels.iter().collect();
+        let mut at = id.and_then(|id| all.get(&id)).and_then(|marked| marked.record.parent.clone());
+        let mut items = std::mem::take(&mut view.items);
+        let mut steps = 0;
+        while let Some(marked) = at.as_ref().and_then(|id| all.get(id)).filter(|_| !open.is_empty()) {
+            let writes = self.writes(view, marked).await?;
+            let writes = self.writes_found(writes, view, &mut items).await?;
+            for write in writes.into_iter().rev().filter(|write| open.contains(&write.channel)) {
+                if let Some(history) = found.get_mut(&write.channel) {
+                    history.writes.push(write);
+                }
+            }
+            if open.iter().any(|channel| marked.record.values.contains_key(*channel)) {
+                let values = self.values(&marked.record, marked.at).await?;
+                let whole = self.found(key, view, marked, values, &mut items).await?;
+                for (channel, value) in whole.values {
+                    if let Some(history) = found.get_mut(&channel).filter(|_| open.remove(&channel)) {
+                        history.seed = Some(value.whole());
+                    }
+                }
+            }
+            at = marked.record.parent.clone();
+            steps += 1;
+            if steps > all.len() {
+                // A checkpoint that is its own ancestor.
+                break;
+            }
+        }
+        view.items = items;
+        found.values_mut().for_each(|history| history.writes.reverse());
+        Ok(found)
+    }
+}
+
+/// Makes values out of a record and the marks that it names.
+fn make(record: &Record, seq: u64, marks: &HashMap<u64, Record>) -> Result<HashMap<String, Known>> {
+    let mut values = HashMap::with_capacity(record.values.len());
+    for (name, recipe) in &record.values {
+        let mut bytes: Option<Vec<u8>> = None;
+        let mut changes = 0;
+        let steps = recipe.chain.iter().map(|seq| {
+            let recipe = marks.get(seq).and_then(|record| record.values.get(name));
+            recipe.and_then(|recipe| recipe.own.as_deref()).ok_or_else(|| damaged("a value's beginning"))
+        });
+        for own in steps.chain(recipe.own.as_deref().map(Ok)) {
+            let own = own?;
+            bytes = Some(match bytes {
+                None => own.to_vec(),
+                Some(before) => {
+                    changes += own.len();
+                    delta::apply(&before, own)?
+                }
+            });
+        }
+        let mut chain = recipe.chain.clone();
+        if recipe.own.is_some() {
+            chain.push(seq);
+        }
+        let bytes = Arc::from(bytes.ok_or_else(|| damaged("a value"))?);
+        values.insert(name.clone(), Known { form: recipe.form.clone(), bytes, chain, changes });
+    }
+    Ok(values)
+}
+
+/// Whether metadata has these values.
+fn fits(metadata: &[u8], filter: &[(String, Value)]) -> bool {
+    let Ok(Value::Object(metadata)) = serde_json::from_slice(metadata) else { return false };
+    filter.iter().all(|(name, wanted)| metadata.get(name) == Some(wanted))
+}

@@ -1,0 +1,354 @@
+"""LangGraph's checkpoints in Milepost.
+
+>>> from langgraph.graph import END, START, MessagesState, StateGraph
+>>> from milepost.langgraph import MilepostSaver
+>>> graph = StateGraph(MessagesState)
+>>> _ = graph.add_node("reply", lambda state: {"messages": [("ai", "Hello!")]})
+>>> _ = graph.add_edge(START, "reply")
+>>> with MilepostSaver("memory:") as saver:
+...     agent = graph.compile(checkpointer=saver)
+...     config = {"configurable": {"thread_id": "1"}}
+...     _ = agent.invoke({"messages": [("user", "Hi")]}, config)
+...     [message.content for message in agent.get_state(config).values["messages"]]
+...     [(message.role, message.text) for message in saver.store.messages(saver.session("1"))]
+['Hi', 'Hello!']
+[('user', 'Hi'), ('assistant', 'Hello!')]
+
+A thread is a Milepost session (and so is each namespace of a subgraph): it is listed, shown, searched and exported like any other. A
+checkpoint costs what changed: unchanged channels and list items are neither serialised nor stored again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+import milepost
+from milepost import _milepost
+from milepost.errors import NotFound
+
+__all__ = ["MilepostSaver"]
+
+
+class MilepostSaver(BaseCheckpointSaver[str]):
+    """A checkpointer that keeps threads in a Milepost store, for graphs with and without an event loop.
+
+    Give it a URL (`sqlite:PATH`, `postgres://…`, `s3://BUCKET/PREFIX`, `file:///DIR`, `memory:`) or an open store. A
+    list's item that is the same object with the same content as in the checkpoint before is not serialised again; with
+    `strict`, every value is serialised and compared byte by byte instead.
+    """
+
+    def __init__(
+        self,
+        store: str | milepost.Milepost,
+        *,
+        serde: SerializerProtocol | None = None,
+        strict: bool = False,
+        workspace: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        super().__init__(serde=serde)
+        self._owned = isinstance(store, str)
+        if isinstance(store, str):
+            store = milepost.open(store, workspace=workspace, key=key)
+        self.store = store
+        self.strict = strict
+        self._inner = _milepost.LangGraph(store._engine)
+
+    def __enter__(self) -> MilepostSaver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> MilepostSaver:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """Closes the store, unless it was given open."""
+        if self._owned:
+            self.store.close()
+
+    def session(self, thread_id: str, checkpoint_ns: str = "") -> str:
+        """The Milepost session of a thread's namespace."""
+        page = self.store.sessions(agent="langgraph", task=str(thread_id), stage=checkpoint_ns or None)
+        for session in page.sessions:
+            if session.extra["langgraph"]["namespace"] == checkpoint_ns:
+                return session.id
+        raise NotFound(f"no thread {thread_id!r} with namespace {checkpoint_ns!r}: run the graph first")
+
+    # Reading.
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """One checkpoint of a thread, or the newest."""
+        return self._tuple(config, self._inner.get(None, *_place(config), get_checkpoint_id(config)))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The same with an event loop."""
+        found = await self._inner.get(asyncio.get_running_loop(), *_place(config), get_checkpoint_id(config))
+        return self._tuple(config, found)
+
+    def _tuple(self, config: RunnableConfig, found: Any) -> CheckpointTuple | None:
+        if found is None:
+            return None
+        thread, namespace, id, _, skeleton, _, values, _ = found
+        loads = self.serde.loads_typed
+        checkpoint = cast(Checkpoint, loads(skeleton))
+        checkpoint["channel_values"] = {channel: loads((word, value)) for channel, word, value in values}
+        self._inner.given(thread, namespace, id, checkpoint)
+        return self._complete(found, checkpoint, config if get_checkpoint_id(config) else None)
+
+    def _complete(
+        self, found: Any, checkpoint: Checkpoint, config: RunnableConfig | None = None
+    ) -> CheckpointTuple:
+        thread, namespace, id, parent, _, metadata, _, writes = found
+        loads = self.serde.loads_typed
+        return CheckpointTuple(
+            config=config or _config(thread, namespace, id),
+            checkpoint=checkpoint,
+            metadata=cast(CheckpointMetadata, json.loads(metadata)),
+            parent_config=_config(thread, namespace, parent) if parent else None,
+            pending_writes=[(task, channel, loads((word, value))) for task, channel, word, value in writes],
+        )
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, those with the greatest ids first. Items of lists that several of them have are shared."""
+        yield from self._tuples(self._inner.list(None, *_listing(config, before), filter or {}, limit))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """The same with an event loop."""
+        loop = asyncio.get_running_loop()
+        for found in self._tuples(await self._inner.list(loop, *_listing(config, before), filter or {}, limit)):
+            yield found
+
+    def _tuples(self, listed: Any) -> Iterator[CheckpointTuple]:
+        pool, all = listed
+        loads = self.serde.loads_typed
+        items = loads(("msgpack", pool))
+        for found in all:
+            checkpoint = cast(Checkpoint, loads(found[4]))
+            checkpoint["channel_values"] = {
+                channel: [items[number] for number in value] if word is None else loads((word, value))
+                for channel, word, value in found[6]
+            }
+            yield self._complete(found, checkpoint)
+
+    # Writing.
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Keeps a checkpoint; returns when it is durable."""
+        self._put(None, config, checkpoint, metadata)
+        return _config(*_place(config), checkpoint["id"])
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """The same with an event loop."""
+        await self._put(asyncio.get_running_loop(), config, checkpoint, metadata)
+        return _config(*_place(config), checkpoint["id"])
+
+    def _put(
+        self,
+        loop: asyncio.AbstractEventLoop | None,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+    ) -> Any:
+        skeleton = cast(dict[str, Any], checkpoint.copy())
+        values = skeleton.pop("channel_values")
+        told = json.dumps(get_checkpoint_metadata(config, metadata), ensure_ascii=False)
+        return self._inner.put(
+            loop,
+            self.serde.dumps_typed,
+            *_place(config),
+            get_checkpoint_id(config),
+            checkpoint["id"],
+            skeleton,
+            told.encode("utf-8", "ignore").decode(),
+            values,
+            checkpoint.get("channel_versions") or {},
+            self.strict,
+        )
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Keeps what a task wrote for the step after a checkpoint; returns when it is durable."""
+        self._put_writes(None, config, writes, task_id, task_path)
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """The same with an event loop."""
+        await self._put_writes(asyncio.get_running_loop(), config, writes, task_id, task_path)
+
+    def _put_writes(
+        self,
+        loop: asyncio.AbstractEventLoop | None,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+    ) -> Any:
+        return self._inner.put_writes(
+            loop,
+            self.serde.dumps_typed,
+            *_place(config),
+            str(config["configurable"]["checkpoint_id"]),
+            task_id,
+            task_path,
+            all(channel in WRITES_IDX_MAP for channel, _ in writes),
+            [(WRITES_IDX_MAP.get(channel, index), channel, value) for index, (channel, value) in enumerate(writes)],
+        )
+
+    # Keeping house.
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Deletes every checkpoint and write of a thread, in all namespaces."""
+        self._inner.delete_thread(None, str(thread_id))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """The same with an event loop."""
+        await self._inner.delete_thread(asyncio.get_running_loop(), str(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Deletes the checkpoints of runs, with their writes."""
+        self._inner.delete_for_runs(None, [str(run) for run in run_ids])
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """The same with an event loop."""
+        await self._inner.delete_for_runs(asyncio.get_running_loop(), [str(run) for run in run_ids])
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copies every checkpoint and write of a thread to another."""
+        self._inner.copy_thread(None, str(source_thread_id), str(target_thread_id))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """The same with an event loop."""
+        await self._inner.copy_thread(asyncio.get_running_loop(), str(source_thread_id), str(target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Keeps only the newest checkpoint of each namespace (and what its delta channels are rebuilt from), or none."""
+        call = self._pruning(strategy)
+        for thread in thread_ids:
+            call(None, str(thread))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """The same with an event loop."""
+        call = self._pruning(strategy)
+        for thread in thread_ids:
+            await call(asyncio.get_running_loop(), str(thread))
+
+    def _pruning(self, strategy: str) -> Any:
+        match strategy:
+            case "keep_latest":
+                return self._inner.keep_latest
+            case "delete":
+                return self._inner.delete_thread
+            case _:
+                raise ValueError(f"there is no pruning strategy {strategy!r}: use keep_latest or delete")
+
+    # Delta channels.
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What channels were given on the way to a checkpoint, in one pass over the log."""
+        if not channels:
+            return {}
+        return self._histories(self._inner.history(None, *_place(config), get_checkpoint_id(config), [*channels]))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """The same with an event loop."""
+        if not channels:
+            return {}
+        loop = asyncio.get_running_loop()
+        return self._histories(await self._inner.history(loop, *_place(config), get_checkpoint_id(config), [*channels]))
+
+    def _histories(self, told: Any) -> Mapping[str, DeltaChannelHistory]:
+        loads = self.serde.loads_typed
+        histories: dict[str, DeltaChannelHistory] = {}
+        for name, seed, writes in told:
+            history: DeltaChannelHistory = {
+                "writes": [(task, channel, loads((word, value))) for task, channel, word, value in writes]
+            }
+            if seed is not None:
+                history["seed"] = loads(seed)
+            histories[name] = history
+        return histories
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """Versions of channels: a number that goes up, and something that tells forks apart."""
+        number = 0 if current is None else current if isinstance(current, int) else int(current.split(".")[0])
+        return f"{number + 1:032}.{random.random():016}"
+
+
+def _place(config: RunnableConfig) -> tuple[str, str]:
+    configurable = config["configurable"]
+    return str(configurable["thread_id"]), configurable.get("checkpoint_ns") or ""
+
+
+def _config(thread: str, namespace: str, id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": id}}
+
+
+def _listing(
+    config: RunnableConfig | None, before: RunnableConfig | None
+) -> tuple[str | None, str | None, str | None, str | None]:
+    thread = namespace = id = None
+    if config is not None:
+        configurable = config["configurable"]
+        thread, namespace = str(configurable["thread_id"]), configurable.get("checkpoint_ns")
+        id = get_checkpoint_id(config)
+    return thread, namespace, id, None if before is None else get_checkpoint_id(before)

@@ -1,0 +1,438 @@
+//! LangGraph's checkpointer: what is quick about it. Its methods' meaning is in `milepost/langgraph.py`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use milepost_langgraph::{
+    Found, FoundValue, Listing, NewCheckpoint, NewValue, NewWrite, NewWrites, Part, ThreadKey, arrays,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use serde_json::Value;
+
+use crate::convert::to_json;
+use crate::engine::{Engine, Place};
+use crate::fingerprint::fingerprint;
+use crate::run::run;
+
+/// So many threads' newest values are remembered.
+const REMEMBERED: usize = 128;
+
+/// The values that a checkpoint had when it was last seen, to tell what changed since.
+struct Seen {
+    checkpoint: String,
+    versions: Py<PyDict>,
+    names: Vec<String>,
+    lists: HashMap<String, Vec<Item>>,
+}
+
+/// An item of a list: kept alive, so that nothing else can be where it is.
+struct Item {
+    object: Py<PyAny>,
+    fingerprint: Option<u64>,
+}
+
+impl Item {
+    fn new(object: Bound<'_, PyAny>) -> Self {
+        let fingerprint = fingerprint(&object);
+        Self { object: object.unbind(), fingerprint }
+    }
+
+    fn is_still(&self, object: &Bound<'_, PyAny>) -> bool {
+        self.object.as_ptr() == object.as_ptr() && self.fingerprint.is_some() && self.fingerprint == fingerprint(object)
+    }
+
+    fn again(&self, py: Python<'_>) -> Self {
+        Self { object: self.object.clone_ref(py), fingerprint: self.fingerprint }
+    }
+}
+
+type All = Arc<Mutex<HashMap<(String, String), Seen>>>;
+
+/// Keeps LangGraph's threads in a store.
+#[pyclass(frozen, module = "milepost._milepost")]
+pub(crate) struct LangGraph {
+    place: Arc<Place>,
+    seen: All,
+}
+
+fn remember(seen: &All, key: (String, String), new: Seen) {
+    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    if seen.len() >= REMEMBERED && !seen.contains_key(&key) {
+        seen.clear();
+    }
+    seen.insert(key, new);
+}
+
+/// What the serializer makes of an object: its word and the bytes.
+fn dumps(dumps: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<(String, Vec<u8>)> {
+    let (word, bytes): (String, Bound<'_, PyAny>) = dumps.call1((value,))?.extract()?;
+    let bytes = match bytes.cast::<PyBytes>() {
+        Ok(bytes) => bytes.as_bytes().to_vec(),
+        Err(_) => bytes.extract()?,
+    };
+    Ok((word, bytes))
+}
+
+/// A list against what it was: which items are still there, and what the others are.
+fn compare(
+    list: &Bound<'_, PyList>,
+    old: &[Item],
+    serializer: &Bound<'_, PyAny>,
+) -> PyResult<Option<(Vec<Part>, Vec<Item>)>> {
+    let py = list.py();
+    let length = list.len();
+    let mut items = Vec::with_capacity(length);
+    let mut front = 0;
+    while front < length.min(old.len()) && old[front].is_still(&list.get_item(front)?) {
+        front += 1;
+    }
+    let longest = length.min(old.len()) - front;
+    let mut back = 0;
+    while back < longest && old[old.len() - back - 1].is_still(&list.get_item(length - back - 1)?) {
+        back += 1;
+    }
+    let between: HashMap<usize, usize> =
+        (front..old.len() - back).map(|at| (old[at].object.as_ptr() as usize, at)).collect();
+    let new = PyList::empty(py);
+    let mut parts = Vec::new();
+    if front > 0 {
+        parts.push(Part::Kept { from: 0, to: front });
+    }
+    items.extend(old[..front].iter().map(|item| item.again(py)));
+    for at in front..length - back {
+        let object = list.get_item(at)?;
+        let known = between.get(&(object.as_ptr() as usize)).filter(|known| old[**known].is_still(&object));
+        match known {
+            Some(known) => {
+                items.push(old[*known].again(py));
+                parts.push(Part::Kept { from: *known, to: known + 1 });
+            }
+            None => {
+                new.append(&object)?;
+                items.push(Item::new(object));
+                parts.push(Part::New(Vec::new()));
+            }
+        }
+    }
+    if back > 0 {
+        parts.push(Part::Kept { from: old.len() - back, to: old.len() });
+        items.extend(old[old.len() - back..].iter().map(|item| item.again(py)));
+    }
+    if !new.is_empty() {
+        let (word, bytes) = dumps(serializer, &new)?;
+        let Some(cut) = arrays::items(&bytes).filter(|cut| word == "msgpack" && cut.len() == new.len()) else {
+            return Ok(None);
+        };
+        let places = parts.iter_mut().filter_map(|part| if let Part::New(place) = part { Some(place) } else { None });
+        places.zip(cut).for_each(|(place, item)| *place = item.to_vec());
+    }
+    Ok(Some((parts, items)))
+}
+
+fn value_of(found: FoundValue) -> (String, Vec<u8>) {
+    found.whole()
+}
+
+fn pairs<'py>(py: Python<'py>, found: &Found) -> PyResult<Bound<'py, PyList>> {
+    let writes = PyList::empty(py);
+    for write in &found.writes {
+        writes.append((&write.task, &write.channel, &write.word, PyBytes::new(py, &write.bytes)))?;
+    }
+    Ok(writes)
+}
+
+/// `(thread, namespace, id, parent, (word, skeleton), metadata, values, writes)`.
+fn tuple<'py>(py: Python<'py>, found: &Found, values: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let skeleton = (&found.skeleton.0, PyBytes::new(py, &found.skeleton.1));
+    let parts = (
+        &found.key.thread,
+        &found.key.namespace,
+        &found.id,
+        &found.parent,
+        skeleton,
+        PyBytes::new(py, &found.metadata),
+        values,
+        pairs(py, found)?,
+    );
+    Ok(parts.into_pyobject(py)?.into_any())
+}
+
+#[pymethods]
+impl LangGraph {
+    #[new]
+    fn new(engine: &Bound<'_, Engine>) -> Self {
+        Self { place: Arc::clone(&engine.get().place), seen: All::default() }
+    }
+
+    /// Keeps a checkpoint.
+    #[expect(clippy::too_many_arguments, reason = "each is one of the caller's own")]
+    fn put<'py>(
+        &self,
+        py: Python<'py>,
+        event_loop: Option<Bound<'py, PyAny>>,
+        serializer: Bound<'py, PyAny>,
+        thread: String,
+        namespace: String,
+        parent: Option<String>,
+        id: String,
+        skeleton: Bound<'py, PyDict>,
+        metadata: Bound<'py, PyString>,
+        values: Bound<'py, PyDict>,
+        versions: Bound<'py, PyDict>,
+        strict: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let name = (thread.clone(), namespace.clone());
+        let mut new_values = Vec::with_capacity(values.len());
+        let mut next = Seen {
+            checkpoint: id.clone(),
+            versions: versions.copy()?.unbind(),
+            names: Vec::new(),
+            lists: HashMap::new(),
+        };
+        {
+            let all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let seen = all.get(&name).filter(|seen| Some(&seen.checkpoint) == parent.as_ref());
+            for (channel, value) in values.iter() {
+                let channel: String = channel.extract()?;
+                let old = seen.and_then(|seen| seen.lists.get(&channel));
+                let is_same = !strict
+                    && match seen.filter(|seen| seen.names.contains(&channel)) {
+                        Some(seen) => {
+                            let before = seen.versions.bind(py).get_item(&channel)?;
+                            match (before, versions.get_item(&channel)?) {
+                                (Some(before), Some(now)) => before.eq(now)?,
+                                _ => false,
+                            }
+                        }
+                        None => false,
+                    };
+                let new = match value.cast_exact::<PyList>() {
+                    _ if is_same => {
+                        if let Some(old) = old {
+                            next.lists.insert(channel.clone(), old.iter().map(|item| item.again(py)).collect());
+                        }
+                        NewValue::Same
+                    }
+                    Ok(list) => {
+                        let old = if strict { &[] } else { old.map(Vec::as_slice).unwrap_or_default() };
+                        match compare(list, old, &serializer)? {
+                            Some((parts, items)) => {
+                                next.lists.insert(channel.clone(), items);
+                                NewValue::List(parts)
+                            }
+                            None => {
+                                let (word, bytes) = dumps(&serializer, &value)?;
+                                NewValue::Typed(word, bytes)
+                            }
+                        }
+                    }
+                    Err(_) => {
+                        let (word, bytes) = dumps(&serializer, &value)?;
+                        NewValue::Typed(word, bytes)
+                    }
+                };
+                next.names.push(channel.clone());
+                new_values.push((channel, new));
+            }
+        }
+        let skeleton = dumps(&serializer, &skeleton)?;
+        let metadata = metadata.to_str()?.as_bytes().to_vec();
+        let key = ThreadKey::new(thread, namespace);
+        let new = NewCheckpoint { id, parent, skeleton, metadata, values: new_values };
+        let place = Arc::clone(&self.place);
+        let seen = Arc::clone(&self.seen);
+        let work = async move { Ok(place.saver().await?.put(&key, &new).await?) };
+        run(py, event_loop.as_ref(), work, move |py, ()| {
+            remember(&seen, name, next);
+            Ok(py.None())
+        })
+    }
+
+    /// Keeps the writes of a task: `(index, channel, value)` each.
+    #[expect(clippy::too_many_arguments, reason = "each is one of the caller's own")]
+    fn put_writes<'py>(
+        &self,
+        py: Python<'py>,
+        event_loop: Option<Bound<'py, PyAny>>,
+        serializer: Bound<'py, PyAny>,
+        thread: String,
+        namespace: String,
+        checkpoint: String,
+        task: String,
+        path: String,
+        replace: bool,
+        writes: Vec<(i64, String, Bound<'py, PyAny>)>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut all = Vec::with_capacity(writes.len());
+        for (index, channel, value) in writes {
+            let (word, bytes) = dumps(&serializer, &value)?;
+            all.push(NewWrite { index, channel, word, bytes });
+        }
+        let key = ThreadKey::new(thread, namespace);
+        let new = NewWrites { checkpoint, task, path, replace, writes: all };
+        let place = Arc::clone(&self.place);
+        let work = async move { Ok(place.saver().await?.put_writes(&key, &new).await?) };
+        run(py, event_loop.as_ref(), work, |py, ()| Ok(py.None()))
+    }
+
+    /// One checkpoint, or the newest: its values as `(channel, word, bytes)`.
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        event_loop: Option<Bound<'py, PyAny>>,
+        thread: String,
+        namespace: String,
+        id: Option<String>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (place, key) = (Arc::clone(&self.place), ThreadKey::new(thread, namespace));
+        let work = async move { Ok(place.saver().await?.get(&key, id.as_deref()).await?) };
+        run(py, event_loop.as_ref(), work, |py, found| {
+            let Some(mut found) = found else { return Ok(py.None()) };
+            let values = PyList::empty(py);
+            for (channel, value) in std::mem::take(&mut found.values) {
+                let (word, bytes) = value_of(value);
+                values.append((channel, word, PyBytes::new(py, &bytes)))?;
+            }
+            Ok(tuple(py, &found, values.into_any())?.unbind())
+        })
+    }
+
+    /// Takes note of what was given out, to recognise it when it comes back.
+    fn given(&self, thread: String, namespace: String, id: String, checkpoint: &Bound<'_, PyDict>) -> PyResult<()> {
+        let py = checkpoint.py();
+        let (Some(values), Some(versions)) =
+            (checkpoint.get_item("channel_values")?, checkpoint.get_item("channel_versions")?)
+        else {
+            return Ok(());
+        };
+        let versions = versions.cast::<PyDict>()?.copy()?.unbind();
+        let mut seen = Seen { checkpoint: id, versions, names: Vec::new(), lists: HashMap::new() };
+        for (channel, value) in values.cast::<PyDict>()?.iter() {
+            let channel: String = channel.extract()?;
+            if let Ok(list) = value.cast_exact::<PyList>() {
+                seen.lists.insert(channel.clone(), list.iter().map(Item::new).collect());
+            }
+            seen.names.push(channel);
+        }
+        let _ = py;
+        remember(&self.seen, (thread, namespace), seen);
+        Ok(())
+    }
+
+    /// Checkpoints: a pool of items as one array, and for each checkpoint its values, lists as numbers of the pool.
+    #[expect(clippy::too_many_arguments, reason = "each is one of the caller's own")]
+    fn list<'py>(
+        &self,
+        py: Python<'py>,
+        event_loop: Option<Bound<'py, PyAny>>,
+        thread: Option<String>,
+        namespace: Option<String>,
+        id: Option<String>,
+        before: Option<String>,
+        filter: Bound<'py, PyDict>,
+        limit: Option<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Value::Object(filter) = to_json(&filter)? else { return Ok(PyTuple::empty(py).into_any()) };
+        let filter = filter.into_iter().collect();
+        let listing = Listing { thread, namespace, id, before, filter, limit };
+        let place = Arc::clone(&self.place);
+        let work = async move { Ok(place.saver().await?.list(&listing).await?) };
+        run(py, event_loop.as_ref(), work, |py, mut all| {
+            let mut pool: Vec<Arc<[u8]>> = Vec::new();
+            let mut places: HashMap<*const u8, usize> = HashMap::new();
+            let out = PyList::empty(py);
+            for found in &mut all {
+                let values = PyList::empty(py);
+                for (channel, value) in std::mem::take(&mut found.values) {
+                    match value {
+                        FoundValue::Typed(word, bytes) => values.append((channel, word, PyBytes::new(py, &bytes)))?,
+                        FoundValue::List(items) => {
+                            let numbers = items.into_iter().map(|item| {
+                                *places.entry(item.as_ptr()).or_insert_with(|| {
+                                    pool.push(item);
+                                    pool.len() - 1
+                                })
+                            });
+                            values.append((channel, py.None(), PyList::new(py, numbers.collect::<Vec<_>>())?))?;
+                        }
+                    }
+                }
+                out.append(tuple(py, found, values.into_any())?)?;
+            }
+            let pool = arrays::array(pool.iter().map(AsRef::as_ref));
+            Ok((PyBytes::new(py, &pool), out).into_pyobject(py)?.into_any().unbind())
+        })
+    }
+
+    /// What channels were given on the way to a checkpoint: channel, seed, writes.
+    fn history<'py>(
+        &self,
+        py: Python<'py>,
+        event_loop: Option<Bound<'py, PyAny>>,
+        thread: String,
+        namespace: String,
+        id: Option<String>,
+        channels: Vec<String>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (place, key) = (Arc::clone(&self.place), ThreadKey::new(thread, namespace));
+        let work = async move { Ok(place.saver().await?.history(&key, id.as_deref(), &channels).await?) };
+        run(py, event_loop.as_ref(), work, |py, all| {
+            let out = PyList::empty(py);
+            for (channel, history) in all {
+                let seed = history.seed.map(|(word, bytes)| (word, PyBytes::new(py, &bytes).unbind()));
+                let writes = PyList::empty(py);
+                for write in history.writes {
+                    writes.append((write.task, write.channel, write.word, PyBytes::new(py, &write.bytes)))?;
+                }
+                out.append((channel, seed, writes))?;
+            }
+            Ok(out.into_any().unbind())
+        })
+    }
+
+    fn delete_thread<'py>(
+        &self,
+        py: Python<'py>,
+        event_loop: Option<Bound<'py, PyAny>>,
+        thread: String,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let place = Arc::clone(&self.place);
+        let work = async move { Ok(place.saver().await?.delete_thread(&thread).await?) };
+        run(py, event_loop.as_ref(), work, |py, ()| Ok(py.None()))
+    }
+
+    fn delete_for_runs<'py>(
+        &self,
+        py: Python<'py>,
+        event_loop: Option<Bound<'py, PyAny>>,
+        runs: Vec<String>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let place = Arc::clone(&self.place);
+        let work = async move { Ok(place.saver().await?.delete_for_runs(&runs).await?) };
+        run(py, event_loop.as_ref(), work, |py, ()| Ok(py.None()))
+    }
+
+    fn keep_latest<'py>(
+        &self,
+        py: Python<'py>,
+        event_loop: Option<Bound<'py, PyAny>>,
+        thread: String,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let place = Arc::clone(&self.place);
+        let work = async move { Ok(place.saver().await?.keep_latest(&thread).await?) };
+        run(py, event_loop.as_ref(), work, |py, ()| Ok(py.None()))
+    }
+
+    fn copy_thread<'py>(
+        &self,
+        py: Python<'py>,
+        event_loop: Option<Bound<'py, PyAny>>,
+        from: String,
+        to: String,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let place = Arc::clone(&self.place);
+        let work = async move { Ok(place.saver().await?.copy_thread(&from, &to).await?) };
+        run(py, event_loop.as_ref(), work, |py, ()| Ok(py.None()))
+    }
+}

@@ -1,0 +1,30 @@
+//! Milepost inside a Python process: the engine, and what its adapters need to be quick.
+//!
+//! Every method is a few lines around one call of the engine. A call without an event loop waits on the caller's thread
+//! with the interpreter released; a call with one returns a future of that loop and works on a thread of Milepost's own. The
+//! Python package around this module gives things their names and types; see `milepost/__init__.py`.
+
+mod convert;
+mod engine;
+mod error;
+mod exact;
+mod fingerprint;
+mod langgraph;
+mod process;
+mod run;
+mod session;
+
+/// The inner part of the package `milepost`.
+#[pyo3::pymodule]
+mod _milepost {
+    #[pymodule_export]
+    use super::engine::Engine;
+    #[pymodule_export]
+    use super::exact::{add_at, branch_at, head};
+    #[pymodule_export]
+    use super::langgraph::LangGraph;
+    #[pymodule_export]
+    use super::process::{after_fork_in_child, after_fork_in_parent, before_exit, before_fork};
+    #[pymodule_export]
+    use super::session::Held;
+}

@@ -1,0 +1,156 @@
+//! What happens when the process is forked.
+//!
+//! A child has its parent's memory, but none of its threads; and a database that was open in the parent must not be used
+//! in it. So nothing is left open over a fork: before it, whoever calls the engine is waited for and every store is closed;
+//! after it, each side opens its stores again when it next needs them.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::engine::Place;
+
+/// How long a fork waits for calls that are under way. Those that take longer are told that the store is closed.
+const FORK_WAIT: Duration = Duration::from_secs(30);
+
+#[derive(Default)]
+struct Gate {
+    /// Calls under way.
+    calls: usize,
+    is_forking: bool,
+    places: Vec<Weak<Place>>,
+}
+
+static GATE: Mutex<Gate> = Mutex::new(Gate { calls: 0, is_forking: false, places: Vec::new() });
+static CHANGED: Condvar = Condvar::new();
+
+fn gate() -> MutexGuard<'static, Gate> {
+    GATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A call that is under way: no fork begins while it lives.
+pub(crate) struct Call(());
+
+impl Call {
+    /// Begins a call; waits while the process is being forked.
+    pub fn begin() -> Self {
+        let mut gate = gate();
+        while gate.is_forking {
+            gate = CHANGED.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        }
+        gate.calls += 1;
+        Self(())
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut gate = gate();
+        gate.calls = gate.calls.saturating_sub(1);
+        CHANGED.notify_all();
+    }
+}
+
+#[derive(Default)]
+struct Exit {
+    /// Threads that are telling Python something.
+    telling: usize,
+    is_near: bool,
+}
+
+static EXIT: Mutex<Exit> = Mutex::new(Exit { telling: 0, is_near: false });
+static TOLD: Condvar = Condvar::new();
+
+/// A thread of ours that is telling Python something: the interpreter does not end while it lives.
+pub(crate) struct Telling(());
+
+impl Telling {
+    /// None when the interpreter is about to end, and nobody is left to be told.
+    pub fn begin() -> Option<Self> {
+        let mut exit = EXIT.lock().unwrap_or_else(PoisonError::into_inner);
+        if exit.is_near {
+            return None;
+        }
+        exit.telling += 1;
+        Some(Self(()))
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        let mut exit = EXIT.lock().unwrap_or_else(PoisonError::into_inner);
+        exit.telling = exit.telling.saturating_sub(1);
+        TOLD.notify_all();
+    }
+}
+
+/// Whether the interpreter is about to end: no thread of ours tells it anything any more.
+pub(crate) fn is_exit_near() -> bool {
+    EXIT.lock().unwrap_or_else(PoisonError::into_inner).is_near
+}
+
+/// Waits for threads that are telling Python something; from now on none does. A thread that had the interpreter while
+/// it ends would bring the process down.
+#[pyfunction]
+pub(crate) fn before_exit(py: Python<'_>) {
+    py.detach(|| {
+        let mut exit = EXIT.lock().unwrap_or_else(PoisonError::into_inner);
+        exit.is_near = true;
+        drop(TOLD.wait_while(exit, |exit| exit.telling > 0));
+    });
+}
+
+/// Remembers what must be closed before a fork.
+pub(crate) fn remember(place: &Arc<Place>) {
+    let mut gate = gate();
+    gate.places.retain(|known| known.strong_count() > 0);
+    gate.places.push(Arc::downgrade(place));
+}
+
+/// Waits for calls that are under way and closes every store.
+#[pyfunction]
+pub(crate) fn before_fork(py: Python<'_>) {
+    py.detach(|| {
+        let mut gate = gate();
+        while gate.is_forking {
+            gate = CHANGED.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        }
+        gate.is_forking = true;
+        let waited = CHANGED.wait_timeout_while(gate, FORK_WAIT, |gate| gate.calls > 0);
+        let places: Vec<_> = {
+            let (gate, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            gate.places.iter().filter_map(Weak::upgrade).collect()
+        };
+        places.iter().for_each(|place| place.suspend());
+    });
+}
+
+/// Lets calls go on.
+#[pyfunction]
+pub(crate) fn after_fork_in_parent() {
+    gate().is_forking = false;
+    CHANGED.notify_all();
+}
+
+/// The same in the child, where nobody else can be calling.
+#[pyfunction]
+pub(crate) fn after_fork_in_child() {
+    let mut gate = gate();
+    (gate.is_forking, gate.calls) = (false, 0);
+    EXIT.lock().unwrap_or_else(PoisonError::into_inner).telling = 0;
+}
+
+/// The threads that calls from event loops work on. A forked process gets threads of its own.
+pub(crate) fn runtime() -> PyResult<&'static Runtime> {
+    static RUNTIME: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);
+    let (mut made, process) = (RUNTIME.lock().unwrap_or_else(PoisonError::into_inner), std::process::id());
+    if let Some((_, runtime)) = made.filter(|(owner, _)| *owner == process) {
+        return Ok(runtime);
+    }
+    let new = Builder::new_multi_thread().worker_threads(2).thread_name("milepost-python").enable_all().build()?;
+    let runtime: &'static Runtime = Box::leak(Box::new(new));
+    *made = Some((process, runtime));
+    Ok(runtime)
+}

@@ -1,0 +1,303 @@
+"""The checkpointer by itself: what changed is noticed, what others do is seen, and a crash takes nothing back."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import new_workspace, store_url
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from milepost.langgraph import MilepostSaver
+
+
+def config(thread: str = "t", id: str | None = None, namespace: str = "") -> Any:
+    configurable = {"thread_id": thread, "checkpoint_ns": namespace}
+    return {"configurable": {**configurable, **({"checkpoint_id": id} if id else {})}}
+
+
+def put(saver: MilepostSaver, values: dict[str, Any], after: Any = None, thread: str = "t", **metadata: Any) -> Any:
+    checkpoint = empty_checkpoint()
+    checkpoint["id"] = str(uuid6())
+    checkpoint["channel_values"] = values
+    checkpoint["channel_versions"] = {channel: str(random.random()) for channel in values}
+    return saver.put(after or config(thread), checkpoint, {"source": "loop", "step": 0, **metadata}, checkpoint["channel_versions"])  # type: ignore[typeddict-item]
+
+
+def values(saver: MilepostSaver, at: Any) -> Any:
+    found = saver.get_tuple(at)
+    assert found is not None
+    return found.checkpoint["channel_values"]
+
+
+@pytest.fixture(params=[False, True], ids=["quick", "strict"])
+def saver(request: pytest.FixtureRequest, sqlite_url: str) -> Any:
+    with MilepostSaver(sqlite_url, strict=request.param) as made:
+        yield made
+
+
+def mutate_content(message: Any) -> None:
+    message.content = message.content + "!"
+
+
+def mutate_extra(message: Any) -> None:
+    message.additional_kwargs["deep"]["list"][0]["x"] = 2
+
+
+def mutate_call(message: Any) -> None:
+    message.tool_calls[0]["args"]["q"] = "other"
+
+
+def mutate_metadata(message: Any) -> None:
+    message.response_metadata = {"new": True}
+
+
+@pytest.mark.parametrize("mutate", [mutate_content, mutate_extra, mutate_call, mutate_metadata])
+def test_a_message_changed_in_place_is_stored_anew(saver: MilepostSaver, mutate: Any) -> None:
+    call = {"name": "f", "args": {"q": "one"}, "id": "c"}
+    make = lambda n: AIMessage(content=f"text {n}", id=str(n), tool_calls=[call], additional_kwargs={"deep": {"list": [{"x": 1}]}})
+    messages = [copy.deepcopy(make(number)) for number in range(5)]
+    first = put(saver, {"messages": messages})
+    before = copy.deepcopy(messages)
+    mutate(messages[2])
+    second = put(saver, {"messages": messages}, first)
+    assert messages != before
+    assert values(saver, second)["messages"] == messages
+    assert values(saver, first)["messages"] == before
+
+
+def test_values_changed_in_place_are_stored_anew(saver: MilepostSaver) -> None:
+    state = {"a": [1, {"b": 2}], "text": "x" * 5000}
+    items = [{"role": "user", "content": "hi", "n": [1]}, {"k": [1, 2]}]
+    first = put(saver, {"state": state, "items": items})
+    before = copy.deepcopy((state, items))
+    state["a"][1]["b"] = 3  # type: ignore[index]
+    items[0]["n"].append(2)  # type: ignore[attr-defined]
+    second = put(saver, {"state": state, "items": items}, first)
+    assert values(saver, second) == {"state": state, "items": items}
+    assert values(saver, first) == {"state": before[0], "items": before[1]}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lists_come_back_whatever_was_done_to_them(saver: MilepostSaver, seed: int) -> None:
+    """Random edits, forks and readings, against what was put in."""
+    chance = random.Random(seed)
+    kept: list[tuple[Any, Any]] = []
+    at, messages = None, []
+    for number in range(60):
+        if kept and chance.random() < 0.15:
+            at, old = chance.choice(kept)
+            messages = values(saver, at)["messages"] if chance.random() < 0.5 else copy.deepcopy(old["messages"])
+        edit = chance.random()
+        if edit < 0.6 or not messages:
+            kind = chance.choice([HumanMessage, AIMessage])
+            messages = [*messages, kind(content=f"message {number} " * chance.randint(0, 30), id=str(number))]
+        elif edit < 0.7:
+            messages = messages[chance.randint(0, len(messages)) :]
+        elif edit < 0.8:
+            messages = [*messages]
+            messages[chance.randrange(len(messages))] = HumanMessage(content=f"replaced {number}", id=str(number))
+        elif edit < 0.9:
+            messages = chance.sample(messages, len(messages))
+        else:
+            messages = [*messages, *messages[:2]]
+        put_in = {"messages": messages, "state": {"n": number, "t": "x" * chance.randint(0, 3000)}, "odd": [number, None, b"\xff"]}
+        at = put(saver, put_in, at)
+        kept.append((at, copy.deepcopy(put_in)))
+    for at, old in kept:
+        assert values(saver, at) == old
+    for found in saver.list(config()):
+        old = next(old for at, old in kept if at["configurable"]["checkpoint_id"] == found.checkpoint["id"])
+        assert found.checkpoint["channel_values"] == old
+
+
+def test_what_is_written_is_not_stored_twice(tmp_path: Path) -> None:
+    url = store_url("sqlite", tmp_path)
+    chance = random.Random(1)
+    words = [chance.randbytes(6).hex() for _ in range(1000)]
+    with MilepostSaver(url) as saver:
+        messages: list[Any] = []
+        at = put(saver, {"messages": messages})
+        for number in range(100):
+            new = AIMessage(content=" ".join(chance.sample(words, 100)), id=str(number))
+            saver.put_writes(at, [("messages", [new])], f"task {number}")
+            messages = [*messages, new]
+            at = put(saver, {"messages": messages}, at)
+        assert len(saver.store.messages(saver.session("t"))) == 100
+        writes = saver.get_tuple(config("t", list(saver.list(config(), limit=2))[1].checkpoint["id"])).pending_writes  # type: ignore[union-attr]
+        assert writes == [("task 99", "messages", [messages[-1]])]
+
+
+def test_writes_may_come_early_and_late(saver: MilepostSaver) -> None:
+    """LangGraph keeps writes and checkpoints at the same time: either may be first."""
+    first = put(saver, {"a": 1})
+    coming = empty_checkpoint()
+    coming["id"] = str(uuid6())
+    saver.put_writes(config(id=coming["id"]), [("a", "early")], "early")
+    second = saver.put(first, coming, {"source": "loop", "step": 1}, {})
+    third = put(saver, {"a": 3}, second)
+    saver.put_writes(first, [("messages", [HumanMessage(content="late", id="l")])], "late")
+    saver.put_writes(second, [("a", "later")], "later", "path")
+    put(saver, {"a": 4}, first)
+    pending = lambda at: [(w[0], w[2]) for w in saver.get_tuple(at).pending_writes]  # type: ignore[union-attr]
+    for _ in range(2):
+        assert pending(first) == [("late", [HumanMessage(content="late", id="l")])]
+        assert pending(second) == [("early", "early"), ("later", "later")]
+        assert pending(third) == []
+        saver = MilepostSaver(saver.store)
+
+
+def test_delta_channels_are_rebuilt_and_survive_pruning(saver: MilepostSaver) -> None:
+    snapshot = put(saver, {"messages": _DeltaSnapshot(["a"]), "x": 1})
+    saver.put_writes(snapshot, [("messages", ["b"]), ("x", 2)], "one", "p")
+    at = put(saver, {"x": 2}, snapshot, counters_since_delta_snapshot={"messages": [1, 1]})
+    saver.put_writes(at, [("messages", ["c"])], "two", "q")
+    saver.put_writes(at, [("messages", ["d"])], "three", "p")
+    at = put(saver, {"x": 3}, at, counters_since_delta_snapshot={"messages": [2, 2]})
+    put(saver, {"x": 9}, snapshot)
+    last = put(saver, {"x": 4}, at, counters_since_delta_snapshot={"messages": [2, 3]})
+    saver.put_writes(last, [("messages", ["not yet"])], "four")
+    for _ in range(2):
+        history = saver.get_delta_channel_history(config=config(), channels=["messages", "none"])
+        assert [write[2] for write in history["messages"]["writes"]] == [["b"], ["d"], ["c"]]
+        assert history["messages"]["seed"] == _DeltaSnapshot(["a"])
+        assert history["none"] == {"writes": []}
+        saver.prune(["t"])
+    assert [w[2] for w in saver.get_tuple(config()).pending_writes] == [["not yet"]]  # type: ignore[union-attr]
+
+
+def test_the_same_id_again_takes_the_old_ones_place(saver: MilepostSaver) -> None:
+    first = put(saver, {"a": 1})
+    second = put(saver, {"a": 2}, first)
+    again = empty_checkpoint()
+    again.update(id=first["configurable"]["checkpoint_id"], channel_values={"a": "anew"}, channel_versions={"a": "9"})
+    saver.put(config(), again, {"source": "update", "step": 0}, {"a": "9"})
+    assert values(saver, first) == {"a": "anew"} and values(saver, second) == {"a": 2}
+    assert len(list(saver.list(config()))) == 2
+
+
+def test_housekeeping_without_an_event_loop(saver: MilepostSaver) -> None:
+    first = put(saver, {"messages": [HumanMessage(content="hi", id="1")]}, run_id="r1")
+    saver.put_writes(first, [("x", 1)], "task")
+    second = put(saver, {"messages": [HumanMessage(content="hi", id="1")]}, first, run_id="r2")
+    put(saver, {"k": 1}, config("t", namespace="child"), run_id="r2")
+    saver.copy_thread("t", "copy")
+    assert [found.checkpoint["id"] for found in saver.list(config("copy"))] == [
+        at["configurable"]["checkpoint_id"] for at in (second, first)
+    ]
+    assert saver.get_tuple(config("copy", first["configurable"]["checkpoint_id"])).pending_writes == [("task", "x", 1)]  # type: ignore[union-attr]
+    saver.delete_for_runs(["r1"])
+    assert [found.metadata["run_id"] for found in saver.list({"configurable": {"thread_id": "t"}})] == ["r2", "r2"]
+    assert [found.metadata["run_id"] for found in saver.list(None, filter={"run_id": "r2"})] == ["r2"] * 4
+    saver.prune(["copy"], strategy="delete")
+    saver.delete_thread("t")
+    assert list(saver.list(None)) == [] and saver.get_tuple(config()) is None
+    assert saver.store.sessions().sessions == []
+    with pytest.raises(ValueError, match="keep_latest"):
+        saver.prune(["t"], strategy="other")
+
+
+def test_a_copied_saver_shares_everything(saver: MilepostSaver) -> None:
+    first = put(saver, {"a": 1})
+    other = copy.copy(saver)
+    second = put(other, {"a": 2}, first)
+    assert values(saver, config()) == {"a": 2} == values(other, second)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "s3"])
+def test_sixteen_threads_and_two_processes_on_one_store(kind: str, tmp_path: Path) -> None:
+    """Each its own thread of the graph, and all of them one that they share."""
+    url, workspace = store_url(kind, tmp_path), new_workspace()
+    steps = 3 if kind == "s3" else 12
+    child = """
+import sys, test_langgraph_saver as t
+with t.MilepostSaver(sys.argv[1], workspace=sys.argv[2]) as saver: t.work(saver, int(sys.argv[3]), 8, int(sys.argv[4]))
+"""
+    here = Path(__file__).resolve().parent
+    children = [
+        subprocess.Popen([sys.executable, "-c", child, url, workspace, str(number), str(steps)], cwd=here) for number in range(2)
+    ]
+    assert [process.wait(120) for process in children] == [0, 0]
+    with MilepostSaver(url, workspace=workspace) as saver:
+        for number in range(16):
+            found = list(saver.list(config(f"own {number}")))
+            assert len(found) == steps
+            assert [m.content for m in found[0].checkpoint["channel_values"]["messages"]] == [f"{number}/{n}" for n in range(steps)]
+        shared = list(saver.list(config("shared")))
+        assert len(shared) == 16 * steps
+        writes = [write[0] for found in shared for write in found.pending_writes or []]
+        assert len(set(writes)) == len(writes) == 16 * steps
+
+
+def work(saver: MilepostSaver, process: int, threads: int, steps: int) -> None:
+    failed: list[BaseException] = []
+
+    def one(number: int) -> None:
+        try:
+            at, messages = config(f"own {number}"), []
+            for step in range(steps):
+                messages = [*messages, HumanMessage(content=f"{number}/{step}", id=f"{number}/{step}")]
+                at = put(saver, {"messages": messages}, at)
+                shared = put(saver, {"messages": [HumanMessage(content="s", id="s")], "n": step}, None, "shared")
+                saver.put_writes(shared, [("n", number)], f"{number}/{step}")
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    running = [threading.Thread(target=one, args=(process * threads + number,)) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert not failed
+
+
+CRASH = """
+import sys, test_langgraph_saver as t
+saver = t.MilepostSaver(sys.argv[1])
+found = saver.get_tuple(t.config())
+at, messages = (found.config, found.checkpoint["channel_values"]["messages"]) if found else (None, [])
+print("ready", flush=True)
+while True:
+    number = len(messages)
+    new = t.HumanMessage(content=f"message {number} " * 20, id=str(number))
+    if at: saver.put_writes(at, [("messages", [new])], f"task {number}")
+    messages = [*messages, new]
+    at = t.put(saver, {"messages": messages, "state": {"n": number}}, at)
+    print(number, flush=True)
+"""
+
+
+def test_kill_in_the_middle_of_put_takes_nothing_back(tmp_path: Path) -> None:
+    """Whatever was acknowledged is there; another process goes on from it."""
+    url, here = store_url("sqlite", tmp_path), Path(__file__).resolve().parent
+    chance = random.Random(7)
+    acknowledged = -1
+    for _ in range(6):
+        child = subprocess.Popen([sys.executable, "-c", CRASH, url], cwd=here, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None and child.stdout.readline() == "ready\n"
+        time.sleep(chance.uniform(0.02, 0.2))
+        os.kill(child.pid, signal.SIGKILL)
+        lines = [line for line in child.stdout.read().split("\n") if line]
+        child.wait()
+        acknowledged = max([acknowledged, *(int(line) for line in lines)])
+        with MilepostSaver(url) as saver:
+            found = saver.get_tuple(config())
+            assert found is not None
+            stored = found.checkpoint["channel_values"]
+            assert [m.id for m in stored["messages"]] == [str(n) for n in range(len(stored["messages"]))]
+            assert stored["state"]["n"] == len(stored["messages"]) - 1 >= acknowledged
+            assert len(list(saver.list(config()))) == len(stored["messages"])
+    assert acknowledged > 10
