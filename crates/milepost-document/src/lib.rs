@@ -19,6 +19,7 @@
 mod limits;
 mod node;
 mod origin;
+mod reader;
 mod suggest;
 mod toml;
 mod yaml;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 pub use limits::{Limit, Limits};
 pub use node::{Data, Inside, Node};
 pub use origin::{Diagnostic, Origin, Severity};
+pub use reader::{Reader, parse_duration_ms, show_duration};
 pub use suggest::{nearest, show};
 
 /// In which language a text is written.

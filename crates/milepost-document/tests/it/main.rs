@@ -1,7 +1,9 @@
 //! What a document reads as, where its values stand, and what is refused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
-use milepost_document::{Data, Diagnostic, Format, Limit, Limits, Node, Origin, nearest, read};
+use milepost_document::{
+    Data, Diagnostic, Format, Limit, Limits, Node, Origin, Reader, nearest, parse_duration_ms, read, show_duration,
+};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -120,7 +122,38 @@ fn the_nearest_name_is_suggested_and_no_stranger() {
     assert_eq!(nearest("zebra", ["retry", "retries", "timeout"]), None);
 }
 
+#[test]
+fn lengths_of_time_are_read_with_their_units() {
+    for (text, ms) in
+        [("500ms", 500), ("20s", 20_000), ("1h30m", 5_400_000), ("1.5h", 5_400_000), ("2d 3s", 172_803_000)]
+    {
+        assert_eq!(parse_duration_ms(text), Some(ms), "{text}");
+    }
+    for wrong in ["", "5", "s", "5 s", "1x", "-5s", "1..5s", "1e9s", "999999999999999999d", "NaNs"] {
+        assert_eq!(parse_duration_ms(wrong), None, "{wrong}");
+    }
+    let mut reader = Reader::default();
+    let node = tree("t: 5\nu: 3w\nv: 2d\n", Format::Yaml).unwrap();
+    for key in ["t", "u", "v"] {
+        assert_eq!(reader.duration_ms(node.get(key).unwrap(), key, 86_400_000), None);
+    }
+    let told: Vec<String> = reader.found.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "f:1:4: t: \"5\" is not a length of time; write a unit too, such as 5s or 5ms",
+            "f:2:4: u: \"3w\" is not a length of time; write a number and a unit, such as 500ms, 20s, 5m, 1h30m or 2d",
+            "f:3:4: v: \"2d\" is longer than 1d; write a shorter time",
+        ]
+    );
+}
+
 proptest! {
+    #[test]
+    fn lengths_of_time_read_as_they_are_shown(ms in 0u64..9_000_000_000_000) {
+        prop_assert_eq!(parse_duration_ms(&show_duration(ms)), Some(ms));
+    }
+
     #[test]
     fn no_text_makes_reading_fail_otherwise_than_by_saying_so(text in "[\\PC\n\t]{0,200}") {
         for format in [Format::Yaml, Format::Toml] {

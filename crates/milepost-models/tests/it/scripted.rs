@@ -134,7 +134,7 @@ fn mistakes_are_told_with_their_place() {
     assert_eq!(told("replies:\n  - txt: hi\n"), "s.yaml:2:5: reply: there is no key \"txt\"; did you mean text?");
     assert_eq!(
         told("replies:\n  - text: hi\n    delay_ms: soon\n"),
-        "s.yaml:3:15: delay_ms: it does not fit; write a whole number from 0 to 3600000"
+        "s.yaml:3:15: delay_ms: \"soon\" does not fit; write a whole number from 0 to 3600000"
     );
     assert_eq!(
         told("replies:\n  - when: x\n"),
