@@ -32,6 +32,7 @@ mod session;
 mod source;
 mod state;
 mod state_hash;
+mod time;
 
 pub use checkpoint::{Checkpoint, Resumable, Trigger};
 pub use delta::{Delta, DeltaError};
@@ -43,3 +44,4 @@ pub use session::{Branch, Session, SessionPatch, Status};
 pub use source::{Clock, Entropy, ManualClock, SeededEntropy, Source, Timestamp};
 pub use state::{SECTIONS, State, StateError};
 pub use state_hash::{HashedState, hash_value};
+pub use time::parse_time;

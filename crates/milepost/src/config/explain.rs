@@ -1,10 +1,10 @@
 //! What is set, to what, and by whom: for `milepost config show`.
 
+use milepost_document::Origin;
 use milepost_model::{Policy, Trigger};
 use milepost_store::Durability;
 use serde_json::{Value, json};
 
-use super::origin::Origin;
 use super::schema;
 use super::settings::{KeySettings, Settings, Template};
 use super::suggest;

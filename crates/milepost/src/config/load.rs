@@ -4,17 +4,16 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use milepost_document::{Diagnostic, Format, Node, Origin, Severity};
 use milepost_model::{PolicyPatch, Session, SessionPatch};
 use serde_json::Value;
 
-use super::limits::MAX_CONFIG_BYTES;
-use super::origin::{Diagnostic, Origin, Severity, first_error};
+use super::limits::{DOCUMENT, MAX_CONFIG_BYTES};
 use super::read::{Reader, Typed, read_text};
 use super::schema::{self, Field, POLICY_ONLY, ROOT, Shape};
 use super::settings::Settings;
 use super::suggest;
 use super::usable::{Surroundings, build, patch};
-use super::yaml::{self, Node};
 use crate::{Error, Result};
 
 /// The variable that names the configuration file.
@@ -279,7 +278,7 @@ fn read_file(path: &Path, found: &mut Vec<Diagnostic>) -> Typed {
         found.push(Diagnostic::error(&whole, "", "it is not UTF-8", "save it as UTF-8"));
         return Typed::default();
     };
-    let Some(tree) = yaml::parse(path, &text, found) else { return Typed::default() };
+    let Some(tree) = milepost_document::read(path, &text, Format::Yaml, &DOCUMENT, found) else { return Typed::default() };
     let mut reader = Reader::new(found);
     reader.read(&tree, &ROOT, &[], None);
     reader.typed
@@ -361,4 +360,15 @@ pub fn check_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Diag
         }
     });
     told.collect()
+}
+
+/// The first error as an error of the engine, saying how many more there are; none when there is no error.
+fn first_error(found: &[Diagnostic]) -> Option<Error> {
+    let mut errors = found.iter().filter(|one| one.severity == Severity::Error);
+    let first = errors.next()?;
+    let instead = match errors.count() {
+        0 => first.instead.clone(),
+        more => format!("{} (and {more} more: `milepost config check` lists them all)", first.instead),
+    };
+    Some(Error::Config { place: first.origin.to_string(), why: first.told(), instead })
 }

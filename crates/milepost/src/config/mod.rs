@@ -8,13 +8,11 @@ mod explain;
 mod keys;
 pub mod limits;
 mod load;
-mod origin;
 mod read;
 mod schema;
 mod settings;
 mod suggest;
 mod usable;
-mod yaml;
 
 pub use explain::Explained;
 pub use keys::KEYCHAIN_SERVICE;
@@ -22,7 +20,7 @@ pub use load::{
     CONFIG_VARIABLE, FILE_NAMES, Loader, SESSION_POLICY, check, check_variables, policy_patch, session_policy,
     set_session_policy,
 };
-pub use origin::{Diagnostic, Origin, Severity};
+pub use milepost_document::{Diagnostic, Origin, Severity};
 pub use settings::{
     AgentKind, Budget, Compression, KeySettings, KeySource, Redaction, Settings, Summaries, Template, Url, Work,
 };

@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use milepost_document::{Data, Diagnostic, Node, Origin};
 use serde_json::Value;
 
 use super::limits::{MAX_ITEMS, MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_TEXT_BYTES};
-use super::origin::{Diagnostic, Origin};
 use super::schema::{self, Field, Shape};
 use super::suggest;
-use super::yaml::{Data, Node};
 
 /// Settings as typed: canonical path, value, origin.
 #[derive(Debug, Clone, Default)]
@@ -142,7 +141,7 @@ impl<'a> Reader<'a> {
         if let Shape::Texts | Shape::Patterns = shape {
             return self.list(node, shape, path);
         }
-        let Data::Text { text, quoted } = &node.data else {
+        let Data::Text { text, quoted, .. } = &node.data else {
             let why = format!("{} stands here", node.kind());
             self.error(&node.origin, path, why, format!("write {}", wanted(shape)));
             return None;

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
+use milepost_document::{Diagnostic, Origin};
 use milepost_model::{Policy, PolicyPatch, WorkspaceId};
 use milepost_store::Durability;
-
-use super::origin::{Diagnostic, Origin};
 
 /// Everything that can be set, as it is used.
 #[derive(Debug, Clone)]

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
+use milepost_document::{Diagnostic, Origin};
 use milepost_model::{Policy, PolicyPatch, Trigger, WorkspaceId};
 use milepost_store::{Durability, MASTER_KEY_VARIABLE};
 use serde_json::Value;
 
-use super::origin::{Diagnostic, Origin};
 use super::read::Typed;
 use super::settings::{
     AgentKind, Budget, Compression, KeySettings, KeySource, Redaction, Settings, Summaries, Template, Url, Work,

@@ -1,7 +1,4 @@
-//! A YAML text as a tree in which every value knows its line and column.
-//!
-//! Plain values stay texts: what they mean is decided by the setting that they are for, so that `workspace: no` is a
-//! workspace called "no". Size, depth and the copies that aliases make are limited.
+//! YAML as a tree. Plain values stay texts; the copies that aliases make are counted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -9,87 +6,9 @@ use std::sync::Arc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
-use super::limits::{MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH, MAX_CONFIG_VALUES};
-use super::origin::{Diagnostic, Origin};
-
-/// A value and where it stands.
-#[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub origin: Origin,
-    pub data: Data,
-}
-
-/// What a value is, before it is known what it is for.
-#[derive(Debug, Clone)]
-pub(super) enum Data {
-    /// Nothing, `~` or `null`: the default.
-    Nothing,
-    Text {
-        text: String,
-        quoted: bool,
-    },
-    List(Vec<Node>),
-    /// In the order of the file; a key stands there once.
-    Map(Vec<(String, Origin, Node)>),
-}
-
-impl Node {
-    /// The node of a text that is not from a file.
-    pub fn plain(text: &str, origin: Origin) -> Self {
-        Self { origin, data: scalar(text, false) }
-    }
-
-    /// The node of a JSON value, which stands nowhere in a file.
-    pub fn from_json(value: &serde_json::Value, origin: &Origin) -> Self {
-        use serde_json::Value;
-        let data = match value {
-            Value::Null => Data::Nothing,
-            Value::Bool(_) | Value::Number(_) => Data::Text { text: value.to_string(), quoted: false },
-            Value::String(text) => Data::Text { text: text.clone(), quoted: true },
-            Value::Array(items) => Data::List(items.iter().map(|item| Self::from_json(item, origin)).collect()),
-            Value::Object(map) => Data::Map(
-                map.iter().map(|(key, item)| (key.clone(), origin.clone(), Self::from_json(item, origin))).collect(),
-            ),
-        };
-        Self { origin: origin.clone(), data }
-    }
-
-    /// A word for what is there.
-    pub fn kind(&self) -> &'static str {
-        match &self.data {
-            Data::Nothing => "nothing",
-            Data::Text { quoted: true, .. } => "a quoted text",
-            Data::Text { .. } => "a text",
-            Data::List(_) => "a list",
-            Data::Map(_) => "a section",
-        }
-    }
-
-    /// How many values these are. A long text counts for several, so that copies of it are limited too.
-    fn size(&self) -> usize {
-        1 + match &self.data {
-            Data::Nothing => 0,
-            Data::Text { text, .. } => text.len() / 256,
-            Data::List(items) => items.iter().map(Node::size).sum(),
-            Data::Map(items) => items.iter().map(|(_, _, node)| node.size()).sum(),
-        }
-    }
-
-    fn depth(&self) -> usize {
-        1 + match &self.data {
-            Data::Nothing | Data::Text { .. } => 0,
-            Data::List(items) => items.iter().map(Node::depth).max().unwrap_or(0),
-            Data::Map(items) => items.iter().map(|(_, _, node)| node.depth()).max().unwrap_or(0),
-        }
-    }
-}
-
-fn scalar(text: &str, quoted: bool) -> Data {
-    match text {
-        "" | "~" | "null" | "Null" | "NULL" if !quoted => Data::Nothing,
-        _ => Data::Text { text: text.to_owned(), quoted },
-    }
-}
+use crate::limits::Limits;
+use crate::node::{Data, Inside, Node, scalar};
+use crate::origin::{Diagnostic, Origin};
 
 /// A list or a section that is not closed yet.
 struct Open {
@@ -103,6 +22,7 @@ struct Open {
 
 struct Builder<'a> {
     path: Arc<Path>,
+    limits: &'a Limits,
     open: Vec<Open>,
     anchors: HashMap<usize, Node>,
     values: usize,
@@ -110,18 +30,11 @@ struct Builder<'a> {
     found: &'a mut Vec<Diagnostic>,
 }
 
-/// Reads a text. What is wrong is added to `found`; when the text is not YAML or passes a limit there is no tree.
-pub(super) fn parse(path: &Path, text: &str, found: &mut Vec<Diagnostic>) -> Option<Node> {
-    let path: Arc<Path> = path.into();
+/// Reads a text that keeps to the limit of its size.
+pub(crate) fn parse(path: Arc<Path>, text: &str, limits: &Limits, found: &mut Vec<Diagnostic>) -> Option<Node> {
     let whole = Origin::File { path: Arc::clone(&path), line: 0, column: 0 };
-    if text.len() > MAX_CONFIG_BYTES {
-        let why = format!("it has {} bytes, the limit MAX_CONFIG_BYTES is {MAX_CONFIG_BYTES}", text.len());
-        found.push(Diagnostic::error(&whole, "", why, "keep long texts in files of their own, and name those"));
-        return None;
-    }
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut parser = Parser::new_from_str(text);
-    let mut builder = Builder { path, open: Vec::new(), anchors: HashMap::new(), values: 0, root: None, found };
+    let mut builder = Builder { path, limits, open: Vec::new(), anchors: HashMap::new(), values: 0, root: None, found };
     let mut documents = 0;
     while let Some(event) = parser.next_event() {
         match event {
@@ -154,13 +67,31 @@ impl Builder<'_> {
         self.found.push(Diagnostic::error(&origin, "", why, instead));
     }
 
+    /// Where the characters of a text stand, when each stands there as it is.
+    fn inside(style: ScalarStyle, span: &Span, text: &str) -> Option<Inside> {
+        let (line, column) = (span.start.line(), span.start.col() + 1);
+        match style {
+            ScalarStyle::Plain if span.start.line() == span.end.line() => Some(Inside { line, column, indent: 1 }),
+            ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted if span.start.line() == span.end.line() => {
+                Some(Inside { line, column: column + 1, indent: 1 })
+            }
+            ScalarStyle::Literal => {
+                // The parser gives the place of the first line that is not empty.
+                let empty = text.lines().take_while(|content| content.is_empty()).count();
+                Some(Inside { line: line.checked_sub(empty)?, column, indent: column })
+            }
+            _ => None,
+        }
+    }
+
     /// Takes an event; none when reading cannot go on.
     fn take(&mut self, event: Event<'_>, span: Span) -> Option<()> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.check_tag(tag.as_deref(), &span);
                 let quoted = style != ScalarStyle::Plain;
-                let node = Node { origin: self.at(&span.start), data: scalar(&text, quoted) };
+                let inside = Self::inside(style, &span, &text);
+                let node = Node { origin: self.at(&span.start), data: scalar(&text, quoted, inside) };
                 let size = node.size();
                 self.place(anchor, node, size, &span)
             }
@@ -178,7 +109,7 @@ impl Builder<'_> {
                     return None;
                 };
                 node.origin = self.at(&span.start);
-                if self.open.len() + node.depth() > MAX_CONFIG_DEPTH {
+                if self.open.len() + node.depth() > self.limits.depth.at {
                     self.too_deep(&span);
                     return None;
                 }
@@ -197,7 +128,7 @@ impl Builder<'_> {
 
     fn begin(&mut self, anchor: usize, tag: Option<&Tag>, data: Data, span: &Span) -> Option<()> {
         self.check_tag(tag, span);
-        if self.open.len() >= MAX_CONFIG_DEPTH {
+        if self.open.len() >= self.limits.depth.at {
             self.too_deep(span);
             return None;
         }
@@ -207,16 +138,14 @@ impl Builder<'_> {
     }
 
     fn too_deep(&mut self, span: &Span) {
-        let why = format!("the values lie deeper than the limit MAX_CONFIG_DEPTH, {MAX_CONFIG_DEPTH}");
-        self.fail(&span.start, why, "no setting lies that deep: remove it");
+        let why = format!("the values lie deeper than the limit {}", self.limits.depth);
+        self.fail(&span.start, why, "nothing that is known lies that deep: remove it");
     }
 
     fn count(&mut self, values: usize, span: &Span) -> Option<()> {
         self.values += values;
-        if self.values > MAX_CONFIG_VALUES {
-            let why = format!(
-                "with what aliases copy, there are more values than the limit MAX_CONFIG_VALUES, {MAX_CONFIG_VALUES}"
-            );
+        if self.values > self.limits.values.at {
+            let why = format!("with what aliases copy, there are more values than the limit {}", self.limits.values);
             self.fail(&span.start, why, "write fewer values");
             return None;
         }

@@ -1,17 +1,15 @@
-//! Where a setting came from, and what is wrong with one.
+//! Where a value came from, and what is wrong with one.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::Error;
-
-/// Where a setting came from.
+/// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// Nobody set it.
     Default,
-    /// A place in the configuration file. Lines and columns count from 1.
+    /// A place in a file. Lines and columns count from 1.
     File {
         /// The file.
         path: Arc<Path>,
@@ -44,20 +42,20 @@ impl fmt::Display for Origin {
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// The configuration cannot be used.
+    /// The file cannot be used.
     Error,
     /// It can be used, but probably does not do what was meant.
     Warning,
 }
 
-/// Something found in a configuration: where, what is wrong, and what to do.
+/// Something found in a file, or a setting: where, what is wrong, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
     /// Where.
     pub origin: Origin,
-    /// Which setting; empty for the file as a whole.
+    /// Which value; empty for the file as a whole.
     pub key: String,
     /// What is wrong.
     pub why: String,
@@ -66,12 +64,8 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    pub(super) fn error(
-        origin: &Origin,
-        key: impl Into<String>,
-        why: impl Into<String>,
-        instead: impl Into<String>,
-    ) -> Self {
+    /// Something that cannot be used.
+    pub fn error(origin: &Origin, key: impl Into<String>, why: impl Into<String>, instead: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
             origin: origin.clone(),
@@ -81,7 +75,8 @@ impl Diagnostic {
         }
     }
 
-    pub(super) fn warning(
+    /// Something that can be used, but is probably not what was meant.
+    pub fn warning(
         origin: &Origin,
         key: impl Into<String>,
         why: impl Into<String>,
@@ -90,8 +85,8 @@ impl Diagnostic {
         Self { severity: Severity::Warning, ..Self::error(origin, key, why, instead) }
     }
 
-    /// What is wrong, with the setting's name in front when there is one.
-    fn told(&self) -> String {
+    /// What is wrong, with the value's name in front when there is one.
+    pub fn told(&self) -> String {
         let is_named = matches!(&self.origin, Origin::Flag(name) if *name == self.key);
         if self.key.is_empty() || is_named { self.why.clone() } else { format!("{}: {}", self.key, self.why) }
     }
@@ -101,15 +96,4 @@ impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}; {}", self.origin, self.told(), self.instead)
     }
-}
-
-/// The first error as an error of the engine, saying how many more there are; none when there is no error.
-pub(super) fn first_error(found: &[Diagnostic]) -> Option<Error> {
-    let mut errors = found.iter().filter(|one| one.severity == Severity::Error);
-    let first = errors.next()?;
-    let instead = match errors.count() {
-        0 => first.instead.clone(),
-        more => format!("{} (and {more} more: `milepost config check` lists them all)", first.instead),
-    };
-    Some(Error::Config { place: first.origin.to_string(), why: first.told(), instead })
 }

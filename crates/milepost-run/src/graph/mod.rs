@@ -1,0 +1,238 @@
+//! Graphs as files: nodes, edges with conditions, loops with limits, shared memory, outputs. A plan is a graph whose
+//! edges are its steps' dependencies.
+//!
+//! [`check`] reads a text and finds everything that is wrong with it, each with line and column. What it gives is
+//! [`Graph`], in which nothing is left to go wrong before the run: names are resolved, expressions compiled, templates
+//! parsed. [`draw`] makes a picture, [`schema`] what editors complete and check with.
+//!
+//! How a graph runs:
+//! - When a node is done, the conditions of the edges that leave it are evaluated. An edge whose condition holds is taken.
+//! - A node runs when every edge that leads to it is decided and at least one was taken; it is skipped when none was.
+//! - An edge with a `limit` leads back: it closes a loop. It is looked at first, and when it is taken, what lies between
+//!   its ends runs again; the other edges of that node wait for the last round.
+
+pub mod actions;
+mod draw;
+mod expression;
+pub mod limits;
+mod read;
+mod schema;
+mod shape;
+mod template;
+mod words;
+
+use std::path::Path;
+
+use milepost_document::{Diagnostic, Format, Origin, Reader, Severity};
+use serde_json::{Map, Value, json};
+
+pub use draw::draw;
+pub use expression::Expression;
+pub use schema::schema;
+pub use template::{Quote, render};
+
+/// A graph in which nothing is wrong.
+#[derive(Debug, Clone)]
+pub struct Graph {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// The task, as a plan names it.
+    pub query: Option<String>,
+    /// How many nodes may run at the same time.
+    pub parallel: usize,
+    /// The shared memory when the run begins.
+    pub memory: Map<String, Value>,
+    /// The nodes, in the order of the file.
+    pub nodes: Vec<Node>,
+    /// The edges, in the order of the file.
+    pub edges: Vec<Edge>,
+    /// What the run gives at its end.
+    pub outputs: Vec<(String, Expression)>,
+    /// The numbers of the nodes with which the run begins, when the file says so; those that no edge leads to otherwise.
+    pub start: Option<Vec<usize>>,
+    /// Whether it was written as a plan.
+    pub is_plan: bool,
+}
+
+/// A node: one action, and how to go about it.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// Its name.
+    pub id: String,
+    /// What it is for.
+    pub description: String,
+    /// What it does: an action of [`actions::ACTIONS`], or one of the embedder's.
+    pub action: String,
+    /// The action's parameters, templates not filled in.
+    pub parameters: Value,
+    /// The same, with their places.
+    pub(crate) written: Option<milepost_document::Node>,
+    /// The name under which others find what it gives, in `outputs`.
+    pub output: String,
+    /// What it puts into the shared memory when it is done.
+    pub remember: Vec<(String, Expression)>,
+    /// How often it is tried.
+    pub retry: Retry,
+    /// How long an attempt may take, in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// How long an attempt may go on without a sign of life, in milliseconds.
+    pub no_progress_ms: Option<u64>,
+    /// Whether it may run again when nobody knows whether it ran; the action's own answer when it does not say.
+    pub idempotent: Option<bool>,
+    /// What becomes of the run when it fails for good.
+    pub on_error: OnError,
+    /// Whether a checkpoint that is safe to go back to follows it.
+    pub safe_point: bool,
+    /// Where it stands in its file.
+    pub origin: Origin,
+}
+
+/// What becomes of a run when a node fails for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnError {
+    /// It pauses, with the reason.
+    #[default]
+    Pause,
+    /// It goes on; the edges of the node see `failed` and `error`.
+    GoOn,
+}
+
+/// How often an action is tried, and how long to wait in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// All attempts, the first included.
+    pub attempts: u32,
+    /// The wait after the first attempt, in milliseconds. It doubles.
+    pub backoff_ms: u64,
+    /// The longest wait, in milliseconds.
+    pub max_backoff_ms: u64,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { attempts: 3, backoff_ms: 1000, max_backoff_ms: 60_000 }
+    }
+}
+
+/// An edge from one node to another.
+#[derive(Debug, Clone)]
+pub struct Edge {
+    /// The number of the node that it leaves.
+    pub from: usize,
+    /// The number of the node that it leads to.
+    pub to: usize,
+    /// When it is taken; always when there is none.
+    pub when: Option<Expression>,
+    /// How often it may be taken, when it closes a loop.
+    pub limit: Option<u32>,
+    /// What happens when its condition still holds then.
+    pub on_limit: OnLimit,
+    /// Where it stands in its file.
+    pub origin: Origin,
+}
+
+/// What happens when a loop has run as often as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnLimit {
+    /// The run pauses, with the reason.
+    #[default]
+    Pause,
+    /// The loop is left as if its condition did not hold.
+    GoOn,
+}
+
+/// What was found in a file.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// The graph, when there is no error.
+    pub graph: Option<Graph>,
+    /// Errors and warnings, in the order of the file.
+    pub found: Vec<Diagnostic>,
+}
+
+impl Checked {
+    /// The errors.
+    pub fn errors(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.found.iter().filter(|one| one.severity == Severity::Error)
+    }
+}
+
+/// Reads a graph or a plan and finds everything that is wrong with it. `path` names the text and, by its end, its
+/// language; `own_actions` are the embedder's.
+pub fn check(path: &Path, text: &str, own_actions: &[&str]) -> Checked {
+    let mut reader = Reader::default();
+    let tree = milepost_document::read(path, text, Format::of(path), &limits::DOCUMENT, &mut reader.found);
+    let graph = tree.and_then(|tree| {
+        let graph = read::read(&tree, path, own_actions, &mut reader)?;
+        shape::check(&graph, &mut reader);
+        words::check(&graph, &mut reader);
+        Some(graph)
+    });
+    let place = |one: &Diagnostic| match &one.origin {
+        Origin::File { line, column, .. } => (*line, *column),
+        _ => (0, 0),
+    };
+    let mut found = reader.found;
+    found.sort_by_key(place);
+    found.dedup();
+    found.truncate(limits::MAX_FOUND);
+    let is_whole = found.iter().all(|one| one.severity != Severity::Error);
+    Checked { graph: graph.filter(|_| is_whole), found }
+}
+
+impl Graph {
+    /// The number of a node.
+    pub fn find(&self, id: &str) -> Option<usize> {
+        self.nodes.iter().position(|node| node.id == id)
+    }
+
+    /// The edges that lead to a node without closing a loop.
+    pub fn incoming(&self, node: usize) -> impl Iterator<Item = (usize, &Edge)> {
+        self.edges.iter().enumerate().filter(move |(_, edge)| edge.to == node && edge.limit.is_none())
+    }
+
+    /// The nodes with which the run begins.
+    pub fn starts(&self) -> Vec<usize> {
+        let implied = || (0..self.nodes.len()).filter(|node| self.incoming(*node).next().is_none()).collect();
+        self.start.clone().unwrap_or_else(implied)
+    }
+
+    /// The edges that leave a node.
+    pub fn outgoing(&self, node: usize) -> impl Iterator<Item = (usize, &Edge)> {
+        self.edges.iter().enumerate().filter(move |(_, edge)| edge.from == node)
+    }
+
+    /// The nodes between the ends of a loop's edge, the ends included.
+    pub fn body(&self, edge: &Edge) -> Vec<usize> {
+        let forward = shape::reach(self, edge.to, shape::Direction::Forward);
+        let backward = shape::reach(self, edge.from, shape::Direction::Backward);
+        (0..self.nodes.len()).filter(|node| forward[*node] && backward[*node]).collect()
+    }
+
+    /// What of a node has to stay the same for a step that was recorded to be its own.
+    pub fn node_fingerprint(&self, node: &Node) -> String {
+        let remember: Map<String, Value> =
+            node.remember.iter().map(|(key, value)| (key.clone(), value.text().into())).collect();
+        let all = json!({
+            "id": node.id, "action": node.action, "parameters": node.parameters, "output": node.output,
+            "remember": remember,
+        });
+        milepost_model::Hash(milepost_model::hash_value(&all)).to_string()
+    }
+
+    /// What of the graph has to stay the same for nothing about it to have changed.
+    pub fn fingerprint(&self) -> String {
+        let nodes: Vec<String> = self.nodes.iter().map(|node| self.node_fingerprint(node)).collect();
+        let edges: Vec<Value> = self
+            .edges
+            .iter()
+            .map(|edge| json!([edge.from, edge.to, edge.when.as_ref().map(Expression::text), edge.limit]))
+            .collect();
+        milepost_model::Hash(milepost_model::hash_value(
+            &json!({"nodes": nodes, "edges": edges, "memory": self.memory}),
+        ))
+        .to_string()
+    }
+}

@@ -1,0 +1,464 @@
+//! From a document to a graph: keys, shapes and names.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use milepost_document::{Data, Node as Tree, Origin, Reader};
+use serde_json::{Map, Value};
+
+use super::actions::{self, Action, Shape};
+use super::expression::Expression;
+use super::limits::{
+    MAX_ATTEMPTS, MAX_DURATION_MS, MAX_EDGES, MAX_LOOP_ROUNDS, MAX_NAME_BYTES, MAX_NODES, MAX_PARALLEL,
+};
+use super::{Edge, Graph, Node, OnError, OnLimit, Retry};
+
+/// The keys of a graph's file.
+pub(super) const GRAPH: &[&str] =
+    &["name", "description", "query", "parallel", "memory", "start", "nodes", "edges", "outputs", "steps", "plan"];
+/// The keys of a node, and of a step.
+pub(super) const NODE: &[&str] = &[
+    "id",
+    "description",
+    "action",
+    "parameters",
+    "with",
+    "dependencies",
+    "needs",
+    "output",
+    "remember",
+    "retry",
+    "timeout",
+    "no_progress",
+    "idempotent",
+    "on_error",
+    "safe_point",
+    "status",
+];
+pub(super) const RETRY: &[&str] = &["attempts", "backoff", "max_backoff"];
+pub(super) const EDGE: &[&str] = &["from", "to", "when", "limit", "on_limit"];
+pub(super) const ON_ERROR: &[&str] = &["pause", "go_on"];
+pub(super) const ON_LIMIT: &[&str] = &["pause", "go_on"];
+
+/// A dependency as it was written: who needs whom.
+struct Need {
+    of: usize,
+    on: String,
+    origin: Origin,
+}
+
+/// Reads a document. None when there is nothing to look at further.
+pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut Reader) -> Option<Graph> {
+    reader.section(tree, "", GRAPH)?;
+    let steps = tree.get("steps").or_else(|| tree.get("plan"));
+    let (listed, nodes) = match (steps, tree.get("nodes")) {
+        (Some(steps), None) => (steps, read_steps(steps, own_actions, reader)?),
+        (None, Some(nodes)) => (nodes, read_nodes(nodes, own_actions, reader)?),
+        (Some(steps), Some(_)) => {
+            let why = "a plan's steps and a graph's nodes stand in one file";
+            reader.wrong(&steps.origin, "", why, "keep one of them");
+            return None;
+        }
+        (None, None) => {
+            reader.wrong(&tree.origin, "", "it has neither nodes nor steps", "write nodes: and one below it");
+            return None;
+        }
+    };
+    let (nodes, needs): (Vec<Node>, Vec<Vec<Need>>) = nodes.into_iter().unzip();
+    if nodes.is_empty() {
+        let is_empty = match &listed.data {
+            Data::Map(items) => items.is_empty(),
+            Data::List(items) => items.is_empty(),
+            Data::Nothing | Data::Text { .. } => true,
+        };
+        if is_empty {
+            reader.wrong(&listed.origin, "", "there are no nodes", "write at least one");
+        }
+        return None;
+    }
+    if nodes.len() > MAX_NODES {
+        let why = format!("there are {} nodes, the limit MAX_NODES is {MAX_NODES}", nodes.len());
+        reader.wrong(&listed.origin, "", why, "split it into several graphs");
+        return None;
+    }
+    let text = |key: &str, reader: &mut Reader| tree.get(key).and_then(|node| reader.text(node, key));
+    let name = text("name", reader).unwrap_or_else(|| {
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        stem.unwrap_or_else(|| "graph".to_owned())
+    });
+    let parallel = tree.get("parallel").map_or(Some(4), |node| reader.number(node, "parallel", 1, MAX_PARALLEL));
+    let mut graph = Graph {
+        name,
+        description: text("description", reader).unwrap_or_default(),
+        query: text("query", reader),
+        parallel: parallel.and_then(|number| usize::try_from(number).ok()).unwrap_or(4),
+        memory: tree.get("memory").map(|memory| read_memory(memory, reader)).unwrap_or_default(),
+        nodes,
+        edges: Vec::new(),
+        outputs: Vec::new(),
+        start: None,
+        is_plan: steps.is_some(),
+    };
+    for need in needs.into_iter().flatten() {
+        if let Some(from) = known(&graph, &need.on, &need.origin, "dependencies", reader) {
+            graph.edges.push(Edge {
+                from,
+                to: need.of,
+                when: None,
+                limit: None,
+                on_limit: OnLimit::default(),
+                origin: need.origin,
+            });
+        }
+    }
+    if let Some(edges) = tree.get("edges") {
+        read_edges(edges, &mut graph, reader);
+    }
+    if let Some(start) = tree.get("start") {
+        let named = read_needs(0, start, "start", reader);
+        let found = named.iter().filter_map(|need| known(&graph, &need.on, &need.origin, "start", reader));
+        let found: Vec<usize> = found.collect();
+        graph.start = (found.len() == named.len()).then_some(found);
+    }
+    if let Some(outputs) = tree.get("outputs") {
+        graph.outputs = expressions(outputs, "outputs", reader);
+    }
+    Some(graph)
+}
+
+fn read_nodes(tree: &Tree, own: &[&str], reader: &mut Reader) -> Option<Vec<(Node, Vec<Need>)>> {
+    if let Data::List(_) = &tree.data {
+        return read_steps(tree, own, reader);
+    }
+    let items = reader.entries(tree, "nodes")?;
+    let read = items.iter().enumerate().filter_map(|(number, (id, origin, node))| {
+        if let Some(id) = node.get("id") {
+            reader.wrong(&id.origin, "id", "a node below nodes has its name before the colon", "remove id");
+        }
+        read_node(number, id, origin, node, own, reader)
+    });
+    Some(renumber(read.collect()))
+}
+
+fn read_steps(tree: &Tree, own: &[&str], reader: &mut Reader) -> Option<Vec<(Node, Vec<Need>)>> {
+    let items = reader.list(tree, "steps")?;
+    let mut seen: BTreeMap<String, Origin> = BTreeMap::new();
+    let mut all = Vec::new();
+    for (number, node) in items.iter().enumerate() {
+        let given = node.get("id").map(|id| (id.text().map(str::to_owned), id.origin.clone()));
+        let (id, origin) = match given {
+            Some((Some(id), origin)) => (id, origin),
+            Some((None, origin)) => {
+                reader.wrong(&origin, "id", "it is no text", "write a name");
+                continue;
+            }
+            None => (format!("step_{}", number + 1), node.origin.clone()),
+        };
+        if let Some(first) = seen.get(&id) {
+            let why = format!("{id:?} is the name of another step, at {first}");
+            reader.wrong(&origin, "id", why, "give each step a name of its own");
+            continue;
+        }
+        seen.insert(id.clone(), origin.clone());
+        all.extend(read_node(number, &id, &origin, node, own, reader));
+    }
+    Some(renumber(all))
+}
+
+/// Nodes that could not be read leave gaps in the numbers.
+fn renumber(all: Vec<(Node, Vec<Need>)>) -> Vec<(Node, Vec<Need>)> {
+    let numbered = all.into_iter().enumerate();
+    numbered.map(|(of, (node, needs))| (node, needs.into_iter().map(|need| Need { of, ..need }).collect())).collect()
+}
+
+/// Whether a name can stand in an expression.
+pub(super) fn is_name(name: &str) -> bool {
+    let mut chars = name.chars();
+    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && name.len() <= MAX_NAME_BYTES
+}
+
+fn name(name: &str, origin: &Origin, key: &str, reader: &mut Reader) -> bool {
+    let fits = is_name(name);
+    if !fits {
+        let why = format!(
+            "{:?} is no name: letters, digits and _, at most MAX_NAME_BYTES, {MAX_NAME_BYTES}, and no digit first",
+            name.chars().take(80).collect::<String>()
+        );
+        let better: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(64).collect();
+        let instead = if is_name(&better) { format!("write {better}") } else { "choose another".to_owned() };
+        reader.wrong(origin, key, why, instead);
+    }
+    fits
+}
+
+fn read_node(
+    number: usize,
+    id: &str,
+    origin: &Origin,
+    tree: &Tree,
+    own: &[&str],
+    reader: &mut Reader,
+) -> Option<(Node, Vec<Need>)> {
+    name(id, origin, "", reader);
+    reader.section(tree, id, NODE)?;
+    let action = match tree.get("action") {
+        Some(node) => reader.text(node, id).map(|action| (action, node.origin.clone())),
+        None => {
+            let all = actions::ACTIONS.iter().map(|action| action.name).collect::<Vec<_>>().join(", ");
+            reader.wrong(origin, id, "it has no action", format!("write action: and one of {all}"));
+            None
+        }
+    };
+    let parameters = match (tree.get("parameters"), tree.get("with")) {
+        (Some(_), Some(with)) => {
+            reader.wrong(
+                &with.origin,
+                id,
+                "with is another name of parameters, and both are there",
+                "keep one of them",
+            );
+            None
+        }
+        (one, other) => one.or(other),
+    };
+    if let Some((action, at)) = &action {
+        match actions::find(action) {
+            Some(known) => check_parameters(known, parameters, &at.clone(), id, reader),
+            None if own.contains(&action.as_str()) => {}
+            None => {
+                let known = actions::ACTIONS.iter().map(|action| action.name).chain(own.iter().copied());
+                reader.unknown(at, id, "there is no action", action, known);
+            }
+        }
+    }
+    let output = match tree.get("output") {
+        Some(node) => reader.text(node, "output").filter(|output| name(output, &node.origin, "output", reader)),
+        None => None,
+    };
+    let flag = |key: &str, reader: &mut Reader| tree.get(key).and_then(|node| reader.flag(node, key));
+    let time =
+        |key: &str, reader: &mut Reader| tree.get(key).and_then(|node| reader.duration_ms(node, key, MAX_DURATION_MS));
+    let on_error = tree.get("on_error").and_then(|node| reader.choice(node, "on_error", ON_ERROR));
+    let node = Node {
+        id: id.to_owned(),
+        description: tree.get("description").and_then(|node| reader.text(node, "description")).unwrap_or_default(),
+        action: action.map(|(action, _)| action).unwrap_or_default(),
+        parameters: parameters.map_or_else(|| Value::Object(Map::new()), Tree::to_json),
+        written: parameters.cloned(),
+        output: output.unwrap_or_else(|| id.to_owned()),
+        remember: tree.get("remember").map(|node| expressions(node, "remember", reader)).unwrap_or_default(),
+        retry: tree.get("retry").and_then(|node| read_retry(node, reader)).unwrap_or_default(),
+        timeout_ms: time("timeout", reader),
+        no_progress_ms: time("no_progress", reader),
+        idempotent: flag("idempotent", reader),
+        on_error: if on_error == Some("go_on") { OnError::GoOn } else { OnError::Pause },
+        safe_point: flag("safe_point", reader).unwrap_or(false),
+        origin: origin.clone(),
+    };
+    let needs = tree.get("dependencies").or_else(|| tree.get("needs"));
+    Some((node, needs.map(|needs| read_needs(number, needs, "dependencies", reader)).unwrap_or_default()))
+}
+
+fn read_needs(of: usize, tree: &Tree, key: &str, reader: &mut Reader) -> Vec<Need> {
+    let one = std::slice::from_ref(tree);
+    let items = match &tree.data {
+        Data::List(items) => items.as_slice(),
+        Data::Nothing => &[],
+        _ => one,
+    };
+    let needs = items.iter().filter_map(|item| {
+        let on = reader.text(item, key)?;
+        Some(Need { of, on, origin: item.origin.clone() })
+    });
+    needs.collect()
+}
+
+fn read_retry(tree: &Tree, reader: &mut Reader) -> Option<Retry> {
+    let mut retry = Retry::default();
+    // A number alone is the number of attempts.
+    if let Data::Text { .. } = &tree.data {
+        retry.attempts = u32::try_from(reader.number(tree, "retry", 1, MAX_ATTEMPTS)?).ok()?;
+        return Some(retry);
+    }
+    reader.section(tree, "retry", RETRY)?;
+    if let Some(node) = tree.get("attempts") {
+        retry.attempts = u32::try_from(reader.number(node, "attempts", 1, MAX_ATTEMPTS)?).ok()?;
+    }
+    if let Some(node) = tree.get("backoff") {
+        retry.backoff_ms = reader.duration_ms(node, "backoff", MAX_DURATION_MS)?;
+        retry.max_backoff_ms = retry.max_backoff_ms.max(retry.backoff_ms);
+    }
+    if let Some(node) = tree.get("max_backoff") {
+        retry.max_backoff_ms = reader.duration_ms(node, "max_backoff", MAX_DURATION_MS)?;
+    }
+    Some(retry)
+}
+
+fn read_memory(tree: &Tree, reader: &mut Reader) -> Map<String, Value> {
+    let Some(items) = reader.entries(tree, "memory") else { return Map::new() };
+    let all = items.iter().filter(|(key, origin, _)| name(key, origin, "memory", reader));
+    all.map(|(key, _, node)| (key.clone(), node.to_json())).collect()
+}
+
+/// Expressions with names.
+fn expressions(tree: &Tree, what: &str, reader: &mut Reader) -> Vec<(String, Expression)> {
+    let Some(items) = reader.entries(tree, what) else { return Vec::new() };
+    let mut all = Vec::new();
+    for (key, origin, node) in items {
+        if name(key, origin, what, reader) {
+            all.extend(expression(node, what, reader).map(|expression| (key.clone(), expression)));
+        }
+    }
+    all
+}
+
+fn expression(node: &Tree, key: &str, reader: &mut Reader) -> Option<Expression> {
+    if node.text().is_none() {
+        let why = format!("{} stands here", node.kind());
+        reader.wrong(&node.origin, key, why, "write a CEL expression, such as output.score");
+        return None;
+    }
+    match Expression::compile(node) {
+        Ok(expression) => Some(expression),
+        Err(mistake) => {
+            reader.wrong(&node.place(mistake.line, mistake.column), key, mistake.why, mistake.instead);
+            None
+        }
+    }
+}
+
+fn known(graph: &Graph, id: &str, at: &Origin, key: &str, reader: &mut Reader) -> Option<usize> {
+    let found = graph.find(id);
+    if found.is_none() {
+        reader.unknown(at, key, "there is no node", id, graph.nodes.iter().map(|node| node.id.as_str()));
+    }
+    found
+}
+
+fn read_edges(tree: &Tree, graph: &mut Graph, reader: &mut Reader) {
+    let Some(items) = reader.list(tree, "edges") else { return };
+    if items.len() > MAX_EDGES {
+        let why = format!("there are {} edges, the limit MAX_EDGES is {MAX_EDGES}", items.len());
+        reader.wrong(&tree.origin, "edges", why, "split it into several graphs");
+        return;
+    }
+    for item in items {
+        if let Some(edge) = read_edge(item, graph, reader) {
+            graph.edges.push(edge);
+        }
+    }
+}
+
+fn read_edge(tree: &Tree, graph: &Graph, reader: &mut Reader) -> Option<Edge> {
+    reader.section(tree, "edge", EDGE)?;
+    let mut end = |key: &str| match tree.get(key) {
+        Some(node) => {
+            let id = reader.text(node, key)?;
+            known(graph, &id, &node.origin, key, reader)
+        }
+        None => {
+            reader.wrong(&tree.origin, "edge", format!("it has no {key:?}"), format!("write {key}: and a node's name"));
+            None
+        }
+    };
+    let (from, to) = (end("from"), end("to"));
+    let when = tree.get("when").map(|node| expression(node, "when", reader));
+    let limit = tree.get("limit").map(|node| reader.number(node, "limit", 1, MAX_LOOP_ROUNDS));
+    let on_limit = tree.get("on_limit").and_then(|node| {
+        if limit.is_none() {
+            reader.wrong(&node.origin, "on_limit", "the edge has no limit", "write limit: too, or remove it");
+        }
+        reader.choice(node, "on_limit", ON_LIMIT)
+    });
+    Some(Edge {
+        from: from?,
+        to: to?,
+        when: when.map_or(Some(None), |when| when.map(Some))?,
+        limit: limit.map_or(Some(None), |limit| limit.and_then(|limit| u32::try_from(limit).ok()).map(Some))?,
+        on_limit: if on_limit == Some("go_on") { OnLimit::GoOn } else { OnLimit::Pause },
+        origin: tree.origin.clone(),
+    })
+}
+
+fn check_parameters(action: &Action, tree: Option<&Tree>, at: &Origin, id: &str, reader: &mut Reader) {
+    let Some(parameters) = action.parameters else {
+        match tree.and_then(|tree| reader.entries(tree, id)) {
+            Some(items) => items.iter().for_each(|(key, origin, _)| {
+                name(key, origin, id, reader);
+            }),
+            None if tree.is_none() => {
+                let instead = "write parameters: and keys below it";
+                reader.wrong(at, id, format!("{} has nothing to put anywhere", action.name), instead);
+            }
+            None => {}
+        }
+        return;
+    };
+    let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
+    if let Some(tree) = tree.filter(|tree| !matches!(tree.data, Data::Nothing))
+        && reader.section(tree, action.name, &names).is_none()
+    {
+        return;
+    }
+    let given = |name: &str| tree.and_then(|tree| tree.get(name)).filter(|node| !matches!(node.data, Data::Nothing));
+    for parameter in parameters {
+        match given(parameter.name) {
+            Some(node) => check_shape(node, parameter.name, parameter.shape, reader),
+            None if parameter.required => {
+                let why = format!("{} needs {}", action.name, parameter.name);
+                reader.wrong(at, id, why, format!("write {}: {}", parameter.name, parameter.about));
+            }
+            None => {}
+        }
+    }
+    if !action.one_of.is_empty() {
+        let count = action.one_of.iter().filter(|name| given(name).is_some()).count();
+        if count != 1 {
+            let why = format!("{} needs one of {}", action.name, action.one_of.join(", "));
+            let instead = if count == 0 { "write one of them" } else { "keep one of them" };
+            reader.wrong(at, id, why, instead);
+        }
+    }
+}
+
+fn check_shape(node: &Tree, key: &str, shape: Shape, reader: &mut Reader) {
+    match shape {
+        Shape::Template | Shape::Text => {
+            reader.text(node, key);
+        }
+        Shape::Templates | Shape::Texts => {
+            reader.texts(node, key);
+        }
+        Shape::TemplateMap => {
+            let items = reader.entries(node, key).unwrap_or_default();
+            items.iter().for_each(|(_, _, item)| {
+                reader.text(item, key);
+            });
+        }
+        Shape::Any => {}
+        Shape::AnyMap => {
+            reader.entries(node, key);
+        }
+        Shape::Duration => {
+            reader.duration_ms(node, key, MAX_DURATION_MS);
+        }
+        Shape::Number { min, max } => {
+            reader.number(node, key, min, max);
+        }
+        Shape::Numbers { min, max } => {
+            let one = std::slice::from_ref(node);
+            let items = if let Data::List(items) = &node.data { items.as_slice() } else { one };
+            items.iter().for_each(|item| {
+                reader.number(item, key, min, max);
+            });
+        }
+        Shape::Flag => {
+            reader.flag(node, key);
+        }
+        Shape::Choice(words) => {
+            reader.choice(node, key, words);
+        }
+    }
+}

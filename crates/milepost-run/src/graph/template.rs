@@ -1,0 +1,229 @@
+//! Templates: texts in which `{{ … }}` is filled in from the run. Nothing is included or loaded; work and size are
+//! limited.
+
+use std::collections::BTreeMap;
+
+use milepost_document::nearest;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, ErrorKind, UndefinedBehavior};
+use serde_json::{Map, Value};
+
+use super::expression::{Mistake, Type, listed};
+use super::limits::{MAX_RENDERED_BYTES, MAX_TEMPLATE_BYTES, MAX_TEMPLATE_FUEL, MAX_TEMPLATE_PARTS};
+
+/// Whether a text has anything to fill in.
+pub(crate) fn is_template(text: &str) -> bool {
+    text.contains("{{") || text.contains("{%") || text.contains("{#")
+}
+
+/// How values become text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quote {
+    /// As they are.
+    Plain,
+    /// As one word of a shell's line, whatever is in them.
+    Shell,
+}
+
+fn environment(quote: Quote) -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_fuel(Some(MAX_TEMPLATE_FUEL));
+    environment.set_recursion_limit(32);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
+        environment.set_syntax(syntax);
+    }
+    if quote == Quote::Shell {
+        environment.set_formatter(|out, state, value| {
+            // `safe` marks what its author wants as it is.
+            if value.is_undefined() || value.is_safe() {
+                return minijinja::escape_formatter(out, state, value);
+            }
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            out.write_str(&shell_word(&text)).map_err(Into::into)
+        });
+    }
+    environment
+}
+
+/// A text as one word of a POSIX shell's line.
+fn shell_word(text: &str) -> String {
+    let plain = !text.is_empty()
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b'/' | b':' | b'=' | b'@'));
+    if plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+/// Finds what is wrong with a template: its syntax, its filters, and names that are not known.
+pub(crate) fn check(text: &str, names: &BTreeMap<String, Type>) -> Vec<Mistake> {
+    let at_start = |why: String, instead: &str| Mistake { line: 0, column: 0, why, instead: instead.to_owned() };
+    if text.len() > MAX_TEMPLATE_BYTES {
+        let why =
+            format!("the template has {} bytes, the limit MAX_TEMPLATE_BYTES is {MAX_TEMPLATE_BYTES}", text.len());
+        return vec![at_start(why, "keep long texts in files, and read them in a node")];
+    }
+    if !is_template(text) {
+        return Vec::new();
+    }
+    if parts(text) > MAX_TEMPLATE_PARTS {
+        let why =
+            format!("a part of the template has more words than the limit MAX_TEMPLATE_PARTS, {MAX_TEMPLATE_PARTS}");
+        return vec![at_start(why, "compute part of it in a node of its own")];
+    }
+    let mut environment = environment(Quote::Plain);
+    environment.set_undefined_behavior(UndefinedBehavior::Chainable);
+    let template = match environment.template_from_str(text) {
+        Ok(template) => template,
+        Err(error) => {
+            let line = error.line().unwrap_or(1).saturating_sub(1);
+            let column = error.range().map_or(0, |range| column_of(text, range.start));
+            let told = error.detail().unwrap_or("it cannot be read").to_owned();
+            let why = format!("the template does not parse: {told}");
+            let instead = "look at the brackets and quotes there; write {{ '{{' }} for two plain brackets".to_owned();
+            return vec![Mistake { line, column, why, instead }];
+        }
+    };
+    let mut found = Vec::new();
+    let mut all: Vec<String> = template.undeclared_variables(true).into_iter().collect();
+    all.sort();
+    for path in all {
+        let parts: Vec<&str> = path.split('.').collect();
+        if let Some((what, instead)) = unknown(&parts, names) {
+            let (line, column) = place_of(text, &path);
+            found.push(Mistake { line, column, why: what, instead });
+        }
+    }
+    // Filters and tests are looked up when the template runs: run it once over values of any kind.
+    if found.is_empty()
+        && let Some(mistake) = unknown_filter(text, &environment)
+    {
+        found.push(mistake);
+    }
+    found
+}
+
+/// The most words, operators and brackets between two brackets of the template. The parser goes one level down for each.
+fn parts(text: &str) -> usize {
+    let inside = |open: &str, close: &str| {
+        let blocks = text.split(open).skip(1).map(|rest| rest.split(close).next().unwrap_or(rest));
+        let count = |block: &str| {
+            let marks = block.chars().filter(|c| "+-*/%.<>=!|~:,([{".contains(*c)).count();
+            marks + block.split_whitespace().count()
+        };
+        blocks.map(count).max().unwrap_or(0)
+    };
+    inside("{{", "}}").max(inside("{%", "%}"))
+}
+
+/// Every path of names that a template looks at.
+pub(crate) fn paths(text: &str) -> Vec<Vec<String>> {
+    if !is_template(text) || text.len() > MAX_TEMPLATE_BYTES || parts(text) > MAX_TEMPLATE_PARTS {
+        return Vec::new();
+    }
+    let environment = environment(Quote::Plain);
+    let Ok(template) = environment.template_from_str(text) else { return Vec::new() };
+    let mut all: Vec<String> = template.undeclared_variables(true).into_iter().collect();
+    all.sort();
+    all.into_iter().map(|path| path.split('.').map(str::to_owned).collect()).collect()
+}
+
+/// What is wrong with a path of names, and what to write instead.
+fn unknown(path: &[&str], names: &BTreeMap<String, Type>) -> Option<(String, String)> {
+    let globals = ["range", "dict", "namespace", "debug", "loop"];
+    let (first, rest) = path.split_first()?;
+    let suggest = |given: &str, known: &mut dyn Iterator<Item = &str>| {
+        let known: Vec<&str> = known.collect();
+        match nearest(given, known.iter().copied()) {
+            Some(name) => format!("did you mean {name}?"),
+            None => listed(known.into_iter()),
+        }
+    };
+    let Some(mut at) = names.get(*first) else {
+        if globals.contains(first) {
+            return None;
+        }
+        return Some((
+            format!("the template uses {first:?}, which is not there"),
+            suggest(first, &mut names.keys().map(String::as_str)),
+        ));
+    };
+    let mut whose = (*first).to_owned();
+    for part in rest {
+        let Type::Keys(keys) = at else { return None };
+        match keys.get(*part) {
+            Some(next) => at = next,
+            None => {
+                let what = format!("the template uses {whose}.{part}, which is not there");
+                return Some((what, suggest(part, &mut keys.keys().map(String::as_str))));
+            }
+        }
+        whose = format!("{whose}.{part}");
+    }
+    None
+}
+
+/// Every filter and test that is named has to be known.
+fn unknown_filter(text: &str, environment: &Environment<'_>) -> Option<Mistake> {
+    let rendered = environment.render_str(text, minijinja::Value::UNDEFINED);
+    let error = rendered.err()?;
+    let what = match error.kind() {
+        ErrorKind::UnknownFilter => "filter",
+        ErrorKind::UnknownTest => "test",
+        ErrorKind::UnknownFunction => "function",
+        _ => return None,
+    };
+    let line = error.line().unwrap_or(1).saturating_sub(1);
+    let column = error.range().map_or(0, |range| column_of(text, range.start));
+    let told = error.detail().unwrap_or_default();
+    let why = format!("the template uses a {what} that is not there ({told})");
+    Some(Mistake { line, column, why, instead: format!("use a {what} of Jinja") })
+}
+
+fn column_of(text: &str, byte: usize) -> usize {
+    let before = text.get(..byte).unwrap_or_default();
+    before.chars().rev().take_while(|c| *c != '\n').count()
+}
+
+/// Where a path of names stands in a template, inside of brackets.
+pub(crate) fn place_of(text: &str, path: &str) -> (usize, usize) {
+    let part = path.split('.').next().unwrap_or(path);
+    let opened = text.find("{{").into_iter().chain(text.find("{%")).min().unwrap_or(0);
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let found = [path, part].into_iter().find_map(|wanted| {
+        text.match_indices(wanted).map(|(at, _)| at).find(|at| {
+            let before = text.get(..*at).and_then(|before| before.chars().next_back());
+            let after = text.get(at + wanted.len()..).and_then(|after| after.chars().next());
+            *at >= opened && !before.is_some_and(|c| is_word(c) || c == '.') && !after.is_some_and(is_word)
+        })
+    });
+    let at = found.unwrap_or(0);
+    let before = text.get(..at).unwrap_or_default();
+    (before.matches('\n').count(), column_of(text, at))
+}
+
+/// Fills a template in.
+pub fn render(text: &str, names: &Map<String, Value>, quote: Quote) -> Result<String, String> {
+    if !is_template(text) {
+        return Ok(text.to_owned());
+    }
+    if text.len() > MAX_TEMPLATE_BYTES || parts(text) > MAX_TEMPLATE_PARTS {
+        return Err(format!(
+            "it passes MAX_TEMPLATE_BYTES, {MAX_TEMPLATE_BYTES}, or MAX_TEMPLATE_PARTS, {MAX_TEMPLATE_PARTS}"
+        ));
+    }
+    let environment = environment(quote);
+    let rendered = environment.render_str(text, minijinja::Value::from(minijinja::value::Serde(names)));
+    let rendered = rendered.map_err(|error| match error.kind() {
+        ErrorKind::OutOfFuel => format!("it does more work than the limit MAX_TEMPLATE_FUEL, {MAX_TEMPLATE_FUEL}"),
+        _ => {
+            let told: String = error.to_string().lines().next().unwrap_or_default().chars().take(300).collect();
+            told.replace(" (in <string>:1)", "")
+        }
+    })?;
+    if rendered.len() > MAX_RENDERED_BYTES {
+        return Err(format!("it gives {} bytes, the limit MAX_RENDERED_BYTES is {MAX_RENDERED_BYTES}", rendered.len()));
+    }
+    Ok(rendered)
+}

@@ -1,0 +1,24 @@
+//! Graphs and plans: read, checked, drawn.
+//!
+//! ```
+//! use milepost_run::graph::{check, draw};
+//!
+//! let text = "
+//! nodes:
+//!   search: {action: http, with: {url: https://example.com/papers}}
+//!   read: {action: shell, with: {command: 'wc -l <<< {{ outputs.search.body }}'}}
+//! edges:
+//!   - {from: search, to: read, when: output.status == 200}
+//! ";
+//! let checked = check("papers.yaml".as_ref(), text, &[]);
+//! let graph = checked.graph.unwrap();
+//! assert!(draw(&graph).contains("search -->|\"output.status == 200\"| read"));
+//!
+//! let checked = check("papers.yaml".as_ref(), &text.replace("output.status", "output.stauts"), &[]);
+//! assert_eq!(
+//!     checked.found[0].to_string(),
+//!     "papers.yaml:6:42: when: output has no \"stauts\"; did you mean status?"
+//! );
+//! ```
+
+pub mod graph;

@@ -1,0 +1,20 @@
+//! Graphs and plans, through the public face.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+mod drawing;
+mod expressions;
+mod files;
+mod mistakes;
+
+#[test]
+fn no_file_is_forgotten() {
+    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
+    let main = std::fs::read_to_string(here.join("main.rs")).unwrap();
+    for entry in std::fs::read_dir(here).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let module = name.trim_end_matches(".rs");
+        let is_code = name.ends_with(".rs") && module != "main";
+        assert!(!is_code || main.contains(&format!("mod {module};")), "{name}");
+    }
+}
