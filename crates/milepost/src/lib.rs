@@ -51,6 +51,7 @@ mod search;
 mod session;
 #[cfg(feature = "sqlite")]
 mod sql;
+mod step;
 mod summary;
 mod text;
 mod time;
@@ -81,6 +82,7 @@ pub use search::{Around, Found, How, SearchHit, SearchQuery};
 pub use session::{Appended, NewSession, Session};
 #[cfg(feature = "sqlite")]
 pub use sql::{MAX_ROWS, Table};
+pub use step::Together;
 pub use summary::SessionSummary;
 pub use time::{parse_time, relative};
 pub use usage::Usage;
