@@ -73,21 +73,28 @@ pub(super) struct Next {
 }
 
 pub(super) fn next(graph: &Graph, ledger: &Ledger) -> Next {
-    let starts = graph.starts();
+    // One pass over the edges: a run asks this after every step.
+    let mut incoming: Vec<Vec<&Edge>> = vec![Vec::new(); graph.nodes.len()];
+    for edge in graph.edges.iter().filter(|edge| edge.limit.is_none()) {
+        incoming[edge.to].push(edge);
+    }
     let mut next = Next::default();
     for (number, node) in graph.nodes.iter().enumerate() {
         if ledger.status(&node.id) != Status::Pending {
             continue;
         }
+        let is_start = match &graph.start {
+            Some(start) => start.contains(&number),
+            None => incoming[number].is_empty(),
+        };
         // The first node of a loop that begins again needs no other edge.
         let is_called = ledger.node(&node.id).is_some_and(|entry| entry.again);
-        let mut incoming = graph.incoming(number).peekable();
-        if is_called || starts.contains(&number) && incoming.peek().is_none() {
+        if is_called || is_start && incoming[number].is_empty() {
             next.ready.push(number);
             continue;
         }
-        let (mut taken, mut open) = (starts.contains(&number), false);
-        for (_, edge) in incoming {
+        let (mut taken, mut open) = (is_start, false);
+        for edge in &incoming[number] {
             match ledger.edge(&edge_name(graph, edge)) {
                 Some(Decided::Taken) => taken = true,
                 Some(Decided::Passed) => {}
