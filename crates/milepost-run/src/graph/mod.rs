@@ -19,6 +19,7 @@ mod read;
 mod schema;
 mod shape;
 mod template;
+mod types;
 mod words;
 
 use std::path::Path;

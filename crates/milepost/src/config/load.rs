@@ -278,7 +278,9 @@ fn read_file(path: &Path, found: &mut Vec<Diagnostic>) -> Typed {
         found.push(Diagnostic::error(&whole, "", "it is not UTF-8", "save it as UTF-8"));
         return Typed::default();
     };
-    let Some(tree) = milepost_document::read(path, &text, Format::Yaml, &DOCUMENT, found) else { return Typed::default() };
+    let Some(tree) = milepost_document::read(path, &text, Format::Yaml, &DOCUMENT, found) else {
+        return Typed::default();
+    };
     let mut reader = Reader::new(found);
     reader.read(&tree, &ROOT, &[], None);
     reader.typed
