@@ -79,6 +79,17 @@ impl From<Error> for Stopped {
     }
 }
 
+/// A client for requests of any kind, encrypted as the models' are. Nothing is redirected or sent twice.
+pub fn http_client() -> Result<reqwest::Client, Error> {
+    let builder = reqwest::Client::builder()
+        .http1_only()
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .connect_timeout(Timeouts::default().connect())
+        .tls_backend_preconfigured(tls()?);
+    builder.build().map_err(|error| Error::config("the HTTP client", told(&error), "check the proxy's settings"))
+}
+
 /// A client for one base URL. Nothing is redirected or sent twice; loopback addresses pass by any proxy.
 pub(crate) fn client(url: &reqwest::Url, timeouts: Timeouts) -> Result<reqwest::Client, Error> {
     let builder = reqwest::Client::builder()

@@ -1,4 +1,5 @@
-//! What tokens cost. The table is data with a date (`prices.json`); settings put their own prices over it.
+//! What tokens cost. The table is data with a date (`prices.json`); settings put their own prices over it. The built-in figures
+//! were collected from public pages and not checked against the providers' own lists, which every cost says.
 
 use std::collections::BTreeMap;
 use std::fmt;

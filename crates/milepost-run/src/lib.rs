@@ -1,4 +1,7 @@
-//! Graphs and plans: read, checked, drawn.
+//! Graphs and plans: read, checked, drawn, and run step by durable step.
+//!
+//! [`graph`] is the file: every mistake is found before the run. [`run`] is the run: each step is recorded before and after,
+//! so that whoever resumes it, after a crash or a month, skips what is done and never silently repeats an effect.
 //!
 //! ```
 //! use milepost_run::graph::{check, draw};
@@ -22,3 +25,4 @@
 //! ```
 
 pub mod graph;
+pub mod run;

@@ -53,6 +53,7 @@ mod session;
 mod shared;
 #[cfg(feature = "sqlite")]
 mod sql;
+mod step;
 mod summary;
 mod text;
 mod time;
@@ -85,6 +86,7 @@ pub use session::{Appended, NewSession, Session};
 pub use shared::{Add, Shared};
 #[cfg(feature = "sqlite")]
 pub use sql::{MAX_ROWS, Table};
+pub use step::Together;
 pub use summary::SessionSummary;
 pub use time::{parse_time, relative};
 pub use usage::Usage;

@@ -143,7 +143,7 @@ impl Session {
         self.inner.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.engine().source().now()
     }
 
@@ -503,7 +503,7 @@ impl Session {
         }
     }
 
-    async fn marked(&self, mark: &NewMark, receipt: &Receipt, start: Timestamp) -> Option<CheckpointId> {
+    pub(crate) async fn marked(&self, mark: &NewMark, receipt: &Receipt, start: Timestamp) -> Option<CheckpointId> {
         let id = *receipt.checkpoints.last()?;
         let now = self.now();
         {
@@ -529,7 +529,7 @@ impl Session {
 
     /// Every so many checkpoints the retention looks which it does not keep. They go into the trash, which is told; that
     /// it cannot be done is no reason to stop.
-    async fn prune_if_due(&self) {
+    pub(crate) async fn prune_if_due(&self) {
         let retention = &self.policy().retention;
         {
             let mut run = self.run();
@@ -551,7 +551,7 @@ impl Session {
         self.engine().notify(Notice::CheckpointsPruned { timestamp, session_id: self.id(), checkpoints, error });
     }
 
-    fn mark_failed(&self, mark: NewMark, error: &Error) {
+    pub(crate) fn mark_failed(&self, mark: NewMark, error: &Error) {
         self.tell_failed(&mark, &error.to_string());
         self.owe(mark);
     }
@@ -603,7 +603,7 @@ fn labelled(mark: NewMark) -> Result<NewMark> {
 }
 
 /// Errors after which nothing more can be written: trying again without the checkpoint would not help.
-fn is_lost(error: &milepost_store::Error) -> bool {
+pub(crate) fn is_lost(error: &milepost_store::Error) -> bool {
     use milepost_store::Error as E;
     matches!(
         error,

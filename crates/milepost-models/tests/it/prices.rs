@@ -24,7 +24,7 @@ fn a_model_is_found_by_its_name_and_by_its_dated_name_only() {
     for unknown in ["claude-sonnet-7", "claude-opus-4-9", "gpt-6", "gpt-6-sol-pro", "llama", ""] {
         assert_eq!(prices.cost(unknown, &million()), None, "{unknown}: an unknown price is not zero");
     }
-    assert_eq!(prices.cost("claude-sonnet-5", &million()).unwrap().as_of, "2026-11-05");
+    assert_eq!(prices.cost("claude-sonnet-5", &million()).unwrap().as_of, "2026-11-05, unchecked");
 }
 
 #[test]

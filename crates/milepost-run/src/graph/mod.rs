@@ -19,9 +19,11 @@ mod read;
 mod schema;
 mod shape;
 mod template;
+mod types;
 mod words;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use milepost_document::{Diagnostic, Format, Origin, Reader, Severity};
 use serde_json::{Map, Value, json};
@@ -54,6 +56,10 @@ pub struct Graph {
     pub start: Option<Vec<usize>>,
     /// Whether it was written as a plan.
     pub is_plan: bool,
+    /// The file that it was read from.
+    pub path: String,
+    /// The file's text, so that a run can go on without it.
+    pub text: Arc<str>,
 }
 
 /// A node: one action, and how to go about it.
@@ -165,7 +171,8 @@ pub fn check(path: &Path, text: &str, own_actions: &[&str]) -> Checked {
     let mut reader = Reader::default();
     let tree = milepost_document::read(path, text, Format::of(path), &limits::DOCUMENT, &mut reader.found);
     let graph = tree.and_then(|tree| {
-        let graph = read::read(&tree, path, own_actions, &mut reader)?;
+        let mut graph = read::read(&tree, path, own_actions, &mut reader)?;
+        graph.text = text.into();
         shape::check(&graph, &mut reader);
         words::check(&graph, &mut reader);
         Some(graph)

@@ -98,6 +98,8 @@ pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut 
         outputs: Vec::new(),
         start: None,
         is_plan: steps.is_some(),
+        path: path.display().to_string(),
+        text: "".into(),
     };
     for need in needs.into_iter().flatten() {
         if let Some(from) = known(&graph, &need.on, &need.origin, "dependencies", reader) {

@@ -8,8 +8,9 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 
-use super::expression::{Mistake, Type, listed};
+use super::expression::{Mistake, listed};
 use super::limits::{MAX_RENDERED_BYTES, MAX_TEMPLATE_BYTES, MAX_TEMPLATE_FUEL, MAX_TEMPLATE_PARTS};
+use super::types::Type;
 
 /// Whether a text has anything to fill in.
 pub(crate) fn is_template(text: &str) -> bool {

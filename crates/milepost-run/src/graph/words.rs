@@ -6,8 +6,9 @@ use std::sync::Arc;
 use milepost_document::{Data, Node as Tree, Reader};
 
 use super::actions::{self, Given};
-use super::expression::{Expression, Type};
+use super::expression::Expression;
 use super::shape::{Direction, reach};
+use super::types::Type;
 use super::{Graph, Node, OnError, template};
 
 type Names = BTreeMap<String, Type>;

@@ -5,6 +5,11 @@ mod drawing;
 mod expressions;
 mod files;
 mod mistakes;
+mod people;
+mod runs;
+mod shells;
+mod support;
+mod sweep;
 
 #[test]
 fn no_file_is_forgotten() {

@@ -1,0 +1,61 @@
+//! The built-in actions.
+
+mod http;
+mod model;
+mod people;
+mod shell;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use milepost::Milepost;
+use serde_json::Value;
+
+use super::action::Action;
+
+pub(super) use model::Models;
+pub use people::{Answered, answer};
+
+/// All built-in actions by name, but `set`, which the run does itself.
+pub(super) fn built_in(engine: &Milepost) -> BTreeMap<String, Arc<dyn Action>> {
+    let mut all: BTreeMap<String, Arc<dyn Action>> = BTreeMap::new();
+    all.insert("shell".to_owned(), Arc::new(shell::Shell));
+    all.insert("http".to_owned(), Arc::new(http::Http::default()));
+    all.insert("wait".to_owned(), Arc::new(people::Wait));
+    all.insert("ask".to_owned(), Arc::new(people::Ask { engine: engine.clone() }));
+    all.insert("approve".to_owned(), Arc::new(people::Approve { engine: engine.clone() }));
+    all
+}
+
+/// The action `model`, with the models that it may ask.
+pub(super) fn model(models: Models) -> Arc<dyn Action> {
+    Arc::new(model::Ask { models })
+}
+
+fn text<'v>(parameters: &'v Value, key: &str) -> Option<&'v str> {
+    parameters.get(key).and_then(Value::as_str)
+}
+
+/// A list of whole numbers, or one.
+fn numbers(parameters: &Value, key: &str) -> Option<Vec<u64>> {
+    match parameters.get(key)? {
+        Value::Array(items) => Some(items.iter().filter_map(Value::as_u64).collect()),
+        one => one.as_u64().map(|one| vec![one]),
+    }
+}
+
+fn texts(parameters: &Value, key: &str) -> Vec<String> {
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    match parameters.get(key) {
+        Some(Value::Array(items)) => items.iter().map(plain).collect(),
+        Some(Value::Null) | None => Vec::new(),
+        Some(one) => vec![plain(one)],
+    }
+}
+
+/// Names and texts.
+fn pairs(parameters: &Value, key: &str) -> Vec<(String, String)> {
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let map = parameters.get(key).and_then(Value::as_object);
+    map.into_iter().flatten().map(|(name, value)| (name.clone(), plain(value))).collect()
+}

@@ -1,0 +1,144 @@
+//! Commands and requests: what they see, how much they may say, and that they end.
+
+use milepost_run::run::End;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{Scene, completed};
+
+async fn shell(with: Value, more: Value) -> (Scene, End, Value) {
+    let scene = Scene::new();
+    let mut node = json!({"action": "shell", "with": with, "retry": 1});
+    node.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let (id, end) = scene.start(&json!({"nodes": {"a": node}}).to_string()).await;
+    let output = scene.section(id, "execution").await["outputs"]["a"].clone();
+    (scene, end, output)
+}
+
+#[tokio::test]
+async fn a_command_sees_only_what_it_may() {
+    let with = json!({"command": "env | cut -d= -f1 | sort", "set": {"OWN": "{{ node }}"}, "parse": "lines"});
+    let (_, end, output) = shell(with, json!({})).await;
+    completed(&end);
+    let seen: Vec<&str> = output["value"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let own = [
+        "HOME",
+        "LANG",
+        "MILEPOST_ATTEMPT",
+        "MILEPOST_IDEMPOTENCY_KEY",
+        "MILEPOST_NODE",
+        "MILEPOST_SESSION",
+        "OWN",
+        "PATH",
+        "PWD",
+        "SHLVL",
+        "TMPDIR",
+        "_",
+        "OLDPWD",
+    ];
+    assert!(seen.iter().all(|name| own.contains(name)), "{seen:?}");
+    assert!(seen.contains(&"OWN") && seen.contains(&"MILEPOST_IDEMPOTENCY_KEY"));
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "there was something not to see");
+    let (_, _, output) = shell(
+        json!({"argv": ["sh", "-c", "cat; echo $CARGO_PKG_NAME"], "stdin": "in ", "env": ["CARGO_PKG_NAME"]}),
+        json!({}),
+    )
+    .await;
+    assert_eq!(output["stdout"], "in milepost-run\n");
+}
+
+#[tokio::test]
+async fn a_command_that_says_too_much_is_cut() {
+    let (_, end, output) = shell(
+        json!({"command": "head -c 100000000 /dev/zero | tr '\\0' x; echo e >&2", "max_output_bytes": 1000}),
+        json!({}),
+    )
+    .await;
+    completed(&end);
+    assert_eq!(
+        (output["stdout"].as_str().unwrap().len(), &output["truncated"], &output["stderr"]),
+        (1000, &json!(true), &json!("e\n"))
+    );
+}
+
+#[tokio::test]
+async fn a_command_that_fails_says_how() {
+    let (_, end, _) = shell(json!({"command": "echo no such thing >&2; exit 3"}), json!({})).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why == "it ended with code 3: no such thing"), "{end:?}");
+    let (_, end, output) = shell(json!({"command": "exit 3", "ok": [0, 3]}), json!({})).await;
+    completed(&end);
+    assert_eq!(output["code"], 3);
+    let (_, end, _) = shell(json!({"argv": ["/nowhere/at/all"]}), json!({})).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("cannot be started")), "{end:?}");
+    let (_, end, _) = shell(json!({"command": "echo nonsense", "parse": "json"}), json!({})).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("not JSON")), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_command_and_its_children_end_when_their_time_is_over() {
+    let scene = Scene::new();
+    let pid = scene.dir.path().join("pid");
+    // It ignores being asked, and has a child that would live on.
+    let command = format!(
+        "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > {}; while :; do sleep 0.1; done' & wait; wait",
+        pid.display()
+    );
+    let node = json!({"action": "shell", "timeout": "300ms", "retry": 1, "with": {"command": command}});
+    let (_, end) = scene.start(&json!({"nodes": {"a": node}}).to_string()).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why == "it took longer than its timeout, 300 ms"), "{end:?}");
+    let child = std::fs::read_to_string(&pid).unwrap();
+    let path = format!("/proc/{}/stat", child.trim());
+    for _ in 0..200 {
+        let is_gone = std::fs::read_to_string(&path).map_or(true, |stat| stat.contains(") Z "));
+        if is_gone {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the child {child} lives on");
+}
+
+#[tokio::test]
+async fn a_command_that_shows_no_sign_of_life_is_ended() {
+    let (_, end, _) = shell(json!({"command": "echo hi; sleep 60"}), json!({"no_progress": "200ms"})).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why == "it gave no sign of life for 200 ms"), "{end:?}");
+    let (_, end, _) =
+        shell(json!({"command": "for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done"}), json!({"no_progress": "3s"}))
+            .await;
+    completed(&end);
+}
+
+#[tokio::test]
+async fn a_request_carries_its_key_and_its_answer_is_read() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/papers", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        let mut seen = Vec::new();
+        for answer in [
+            "HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 9\r\nx-own: 1\r\n\r\n{\"n\": 41}",
+        ] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut part = vec![0u8; 4096];
+            let count = stream.read(&mut part).await.unwrap();
+            seen.push(String::from_utf8_lossy(&part[..count]).into_owned());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+        }
+        seen
+    });
+    let scene = Scene::new();
+    let node = json!({"action": "http", "retry": 2, "with": {"url": url, "json": {"node": "{{ node }}"}, "headers": {"X-A": "b"}}, "remember": {"n": "output.json.n + 1"}});
+    let (_, end) = scene.start(&json!({"nodes": {"a": node}, "outputs": {"n": "memory.n"}}).to_string()).await;
+    assert_eq!(completed(&end)["n"], 42);
+    let seen = server.await.unwrap();
+    let key = |request: &str| {
+        request.lines().find_map(|line| line.strip_prefix("idempotency-key: ").map(str::to_owned)).unwrap()
+    };
+    assert_eq!(key(&seen[0]), key(&seen[1]), "the same for every attempt");
+    assert!(
+        seen[1].starts_with("POST /papers ") && seen[1].contains("x-a: b") && seen[1].ends_with("{\"node\":\"a\"}"),
+        "{}",
+        seen[1]
+    );
+}

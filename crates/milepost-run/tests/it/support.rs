@@ -1,0 +1,135 @@
+//! What tests of runs need: an engine in a scratch place, a clock that moves instead of waiting, and an action that counts.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use milepost::model::{ManualClock, Source, Timestamp};
+use milepost::{EngineOptions, Milepost, NewSession, Resume, SessionId};
+use milepost_models::Timer;
+use milepost_run::graph::actions::Repeat;
+use milepost_run::graph::{Graph, check};
+use milepost_run::run::{Action, Changes, End, Error, Failed, Runner, Settle, Step};
+use serde_json::{Value, json};
+
+pub struct Scene {
+    pub dir: tempfile::TempDir,
+    pub clock: Arc<ManualClock>,
+    options: EngineOptions,
+    pub effects: Arc<Effects>,
+}
+
+/// The outside world: what had an effect, by key.
+#[derive(Default)]
+pub struct Effects {
+    all: Mutex<Vec<(String, String)>>,
+    /// So many of the next attempts fail before they have an effect.
+    pub fail: AtomicU32,
+}
+
+impl Effects {
+    /// The nodes that had an effect, in order.
+    pub fn nodes(&self) -> Vec<String> {
+        self.all.lock().unwrap().iter().map(|(node, _)| node.clone()).collect()
+    }
+
+    /// How often each node had an effect, and under how many keys.
+    pub fn counts(&self) -> BTreeMap<String, (usize, usize)> {
+        let all = self.all.lock().unwrap();
+        let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        all.iter().for_each(|(node, key)| keys.entry(node.clone()).or_default().push(key.clone()));
+        let distinct = |mut keys: Vec<String>| {
+            keys.sort();
+            keys.dedup();
+            keys.len()
+        };
+        keys.into_iter().map(|(node, keys)| (node, (keys.len(), distinct(keys)))).collect()
+    }
+}
+
+/// An action with an effect that is counted.
+pub struct Counted {
+    effects: Arc<Effects>,
+    repeat: Repeat,
+}
+
+#[async_trait]
+impl Action for Counted {
+    fn repeat(&self, _: &Value) -> Repeat {
+        self.repeat
+    }
+
+    async fn run(&self, step: Step) -> Result<Value, Failed> {
+        let left = self.effects.fail.load(Ordering::SeqCst);
+        if left > 0 {
+            self.effects.fail.store(left - 1, Ordering::SeqCst);
+            return Err(Failed::Transient("no network".to_owned()));
+        }
+        self.effects.all.lock().unwrap().push((step.node.clone(), step.key.clone()));
+        Ok(json!({"node": step.node, "round": step.iteration, "with": step.parameters}))
+    }
+}
+
+impl Scene {
+    pub fn new() -> Self {
+        let clock = Arc::new(ManualClock::new(Timestamp(1_767_225_600_000)));
+        let mut options = EngineOptions::default();
+        options.store.source = Some(Source::seeded(1, Arc::clone(&clock)));
+        options.holder = "a test".into();
+        Self { dir: tempfile::tempdir().unwrap(), clock, options, effects: Arc::default() }
+    }
+
+    pub async fn engine(&self) -> Milepost {
+        let url = format!("sqlite:{}/milepost.db", self.dir.path().display());
+        Milepost::open_with(&url, self.options.clone()).await.unwrap()
+    }
+
+    pub fn runner(&self, engine: &Milepost) -> Runner {
+        let counted = |repeat| Arc::new(Counted { effects: self.effects.clone(), repeat });
+        Runner::new(engine)
+            .action("effect", counted(Repeat::Effect))
+            .action("keyed", counted(Repeat::Idempotent))
+            .timer(Timer::moving(self.clock.clone()))
+    }
+
+    pub async fn start(&self, text: &str) -> (SessionId, End) {
+        let engine = self.engine().await;
+        self.runner(&engine).start(&graph(text), NewSession::default()).await.unwrap()
+    }
+
+    pub async fn resume(&self, id: SessionId) -> End {
+        self.resume_with(id, &BTreeMap::new(), None).await.unwrap().0
+    }
+
+    pub async fn resume_with(
+        &self,
+        id: SessionId,
+        settle: &BTreeMap<String, Settle>,
+        graph: Option<&Graph>,
+    ) -> Result<(End, Changes), Error> {
+        let engine = self.engine().await;
+        let how = Resume { take_over: true, ..Resume::latest() };
+        self.runner(&engine).resume(id, how, graph, settle).await
+    }
+
+    pub async fn section(&self, id: SessionId, name: &str) -> Value {
+        self.engine().await.store().state(id).await.unwrap().section(name).cloned().unwrap_or_default()
+    }
+
+    pub async fn status(&self, id: SessionId) -> String {
+        self.engine().await.store().session(id).await.unwrap().status.as_str().to_owned()
+    }
+}
+
+pub fn graph(text: &str) -> Graph {
+    let checked = check("g.yaml".as_ref(), text, &["effect", "keyed"]);
+    checked.graph.unwrap_or_else(|| panic!("{:?}", checked.found))
+}
+
+pub fn completed(end: &End) -> &serde_json::Map<String, Value> {
+    match end {
+        End::Completed { outputs } => outputs,
+        other => panic!("{other:?}"),
+    }
+}
