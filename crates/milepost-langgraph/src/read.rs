@@ -124,8 +124,8 @@ fn writes_of(entry: &Entry) -> Result<Option<Writes>> {
     if event.kind != WRITES {
         return Ok(None);
     }
-    let text = |name: &str| event.data.get(name).and_then(Value::as_str).ok_or_else(|| damaged("writes"));
-    Writes::decode(text("checkpoint")?, &from_text(text("writes")?)?).map(Some)
+    let text = |name: &str| event.data.get(name).and_then(Value::as_str);
+    Writes::decode(text("checkpoint"), &from_text(text("writes").ok_or_else(|| damaged("writes"))?)?).map(Some)
 }
 
 impl Saver {
@@ -193,14 +193,14 @@ impl Saver {
         Ok(record_of(&mark.checkpoint)?.filter(|record| record.id == id).map(|record| (record, mark)))
     }
 
-    /// The newest of LangGraph's checkpoints up to a session's head.
-    pub(crate) async fn newest_before(&self, session: SessionId, _at: Position) -> Result<Option<(Record, Position)>> {
+    /// The newest of LangGraph's checkpoints up to a session's head, and whether no other mark comes after it.
+    pub(crate) async fn newest_mark(&self, session: SessionId) -> Result<Option<(Record, Position, bool)>> {
         let mut limit = 1;
         loop {
             let marks = self.store.marks(session, &MarkQuery { limit: Some(limit), ..MarkQuery::default() }).await?;
-            for mark in &marks {
+            for (number, mark) in marks.iter().enumerate() {
                 if let Some(record) = record_of(&mark.checkpoint)? {
-                    return Ok(Some((record, mark.at)));
+                    return Ok(Some((record, mark.at, number == 0)));
                 }
             }
             if marks.len() < limit {
@@ -344,7 +344,11 @@ impl Saver {
         }
         let mut all = Vec::new();
         for entry in &entries {
-            if let Some(writes) = writes_of(entry)?.filter(|writes| writes.checkpoint == marked.record.id) {
+            let is_own = |writes: &Writes| match &writes.checkpoint {
+                Some(checkpoint) => *checkpoint == marked.record.id,
+                None => seen.contains(&entry.at),
+            };
+            if let Some(writes) = writes_of(entry)?.filter(is_own) {
                 all.push((entry.at, writes));
             }
         }
