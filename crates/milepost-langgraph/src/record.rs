@@ -10,7 +10,7 @@ use crate::bytes::{In, Out, damaged};
 /// The version of the records' form.
 const VERSION: u8 = 1;
 /// After so many changes, or when they are as large as the value, a value is written whole.
-pub(crate) const MAX_CHAIN: usize = 64;
+pub(crate) const MAX_CHAIN: usize = 128;
 /// Shorter values are always written whole.
 pub(crate) const SHORT: usize = 48;
 /// What is not a channel: the checkpoint without its values, and its metadata.
