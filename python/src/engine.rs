@@ -160,7 +160,7 @@ pub(crate) fn settings(
     given: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Vec<(milepost::model::delta::StatePath, Value)>> {
     let mut set = Vec::new();
-    for (path, value) in given.into_iter().flat_map(|dict| dict.iter()) {
+    for (path, value) in given.into_iter().flat_map(PyDictMethods::iter) {
         let path: String = path.extract()?;
         let value = to_json(&value)?;
         let (path, _) = parse_set(&format!("{path}=null")).map_err(|error| invalid(py, error))?;
@@ -330,6 +330,7 @@ impl Engine {
     }
 
     /// The open session of a key, or a new one.
+    #[expect(clippy::too_many_arguments, reason = "each is one of the caller's own")]
     fn get_or_create<'py>(
         &self,
         py: Python<'py>,
@@ -688,10 +689,11 @@ impl Engine {
         let (place, id) = (Arc::clone(&self.place), session_id(py, &session)?);
         let work = async move {
             let engine = place.engine().await?;
-            Ok(match out {
+            match out {
                 false => engine.store().trash(id, &engine.claim()).await?,
                 true => engine.store().untrash(id, &engine.claim()).await?,
-            })
+            }
+            Ok(())
         };
         run(py, event_loop.as_ref(), work, none)
     }

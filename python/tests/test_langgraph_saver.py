@@ -159,6 +159,25 @@ def test_writes_may_come_early_and_late(saver: MilepostSaver) -> None:
         saver = MilepostSaver(saver.store)
 
 
+def test_others_may_mark_and_set_back_a_thread(saver: MilepostSaver) -> None:
+    """A person at the command line takes a checkpoint, and later sets the session back."""
+    first = put(saver, {"messages": [HumanMessage(content="one", id="1")]})
+    second = put(saver, {"messages": [HumanMessage(content="one", id="1"), HumanMessage(content="two", id="2")]}, first)
+    session = saver.session("t")
+    with saver.store.hold(session) as held:
+        held.checkpoint("by hand")
+    saver.put_writes(second, [("messages", [HumanMessage(content="three", id="3")])], "task")
+    assert [w[0] for w in saver.get_tuple(config()).pending_writes] == ["task"]  # type: ignore[union-attr]
+    with saver.store.hold(session) as held:
+        held.restore(first["configurable"]["checkpoint_id"])
+    saver.put_writes(first, [("x", 1)], "after")
+    assert [w[0] for w in saver.get_tuple(first).pending_writes] == ["after"]  # type: ignore[union-attr]
+    third = put(saver, {"messages": [HumanMessage(content="other", id="4")]}, first)
+    assert [m.id for m in values(saver, third)["messages"]] == ["4"]
+    assert [m.id for m in values(saver, second)["messages"]] == ["1", "2"]
+    assert saver.get_tuple(config()).checkpoint["id"] == third["configurable"]["checkpoint_id"]  # type: ignore[union-attr]
+
+
 def test_delta_channels_are_rebuilt_and_survive_pruning(saver: MilepostSaver) -> None:
     snapshot = put(saver, {"messages": _DeltaSnapshot(["a"]), "x": 1})
     saver.put_writes(snapshot, [("messages", ["b"]), ("x", 2)], "one", "p")

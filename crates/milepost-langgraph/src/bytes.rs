@@ -97,8 +97,8 @@ impl<'a> In<'a> {
 
 /// Bytes as a text: each byte a character, which leaves words readable for compression, or base64 where that is shorter.
 pub(crate) fn to_text(bytes: &[u8]) -> String {
-    let plain: usize = bytes.iter().map(|byte| if matches!(byte, 0x20..=0x7e) { 1 } else { 3 }).sum();
-    if plain > bytes.len() / 3 * 4 + 64 {
+    let plain: usize = bytes.iter().map(|byte| if byte.is_ascii() { 1 } else { 2 }).sum();
+    if plain > bytes.len() / 3 * 4 + 16 {
         let mut text = String::from("b");
         STANDARD.encode_append(bytes, &mut text);
         return text;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use milepost_model::{Body, Channel, Checkpoint, Entry, EntryKind, Position, Seq, SessionId};
+use milepost_model::{Body, Channel, Checkpoint, Entry, EntryKind, Position, Seq, SessionId, TimelineId};
 use milepost_store::backend::Kinds;
 use milepost_store::{Error, Mark, MarkQuery, MessageQuery, Result, SessionQuery};
 use serde_json::Value;
@@ -124,8 +124,8 @@ fn writes_of(entry: &Entry) -> Result<Option<Writes>> {
     if event.kind != WRITES {
         return Ok(None);
     }
-    let text = |name: &str| event.data.get(name).and_then(Value::as_str).ok_or_else(|| damaged("writes"));
-    Writes::decode(text("checkpoint")?, &from_text(text("writes")?)?).map(Some)
+    let text = |name: &str| event.data.get(name).and_then(Value::as_str);
+    Writes::decode(text("checkpoint"), &from_text(text("writes").ok_or_else(|| damaged("writes"))?)?).map(Some)
 }
 
 impl Saver {
@@ -193,14 +193,14 @@ impl Saver {
         Ok(record_of(&mark.checkpoint)?.filter(|record| record.id == id).map(|record| (record, mark)))
     }
 
-    /// The newest of LangGraph's checkpoints up to a session's head.
-    pub(crate) async fn newest_before(&self, session: SessionId, _at: Position) -> Result<Option<(Record, Position)>> {
+    /// The newest of LangGraph's checkpoints up to a session's head, and whether no other mark comes after it.
+    pub(crate) async fn newest_mark(&self, session: SessionId) -> Result<Option<(Record, Position, bool)>> {
         let mut limit = 1;
         loop {
             let marks = self.store.marks(session, &MarkQuery { limit: Some(limit), ..MarkQuery::default() }).await?;
-            for mark in &marks {
+            for (number, mark) in marks.iter().enumerate() {
                 if let Some(record) = record_of(&mark.checkpoint)? {
-                    return Ok(Some((record, mark.at)));
+                    return Ok(Some((record, mark.at, number == 0)));
                 }
             }
             if marks.len() < limit {
@@ -212,13 +212,19 @@ impl Saver {
 
     /// The values of a checkpoint, as bytes.
     pub(crate) async fn values(&self, record: &Record, at: Position) -> Result<HashMap<String, Known>> {
-        let needed: BTreeSet<u64> = record.values.values().flat_map(|recipe| recipe.chain.iter().copied()).collect();
-        let mut read = Read::default();
-        self.read(at, needed.into_iter().chain(record.sources.iter().copied()).collect(), &mut read).await?;
+        self.values_with(record, at, &mut Read::default()).await
+    }
+
+    /// The same with what was read before for another checkpoint of the same timeline.
+    async fn values_with(&self, record: &Record, at: Position, read: &mut Read) -> Result<HashMap<String, Known>> {
+        let chains = record.values.values().flat_map(|recipe| recipe.chain.iter());
+        let mut needed: BTreeSet<u64> = chains.filter(|seq| !read.marks.contains_key(seq)).copied().collect();
+        needed.extend(record.sources.iter().filter(|seq| !read.writes.contains_key(seq)));
+        self.read(at, needed.into_iter().collect(), read).await?;
         let sources = read.marks.values().flat_map(|record| record.sources.iter().copied());
         let missing: Vec<u64> = sources.filter(|seq| !read.writes.contains_key(seq)).collect();
-        self.read(at, missing, &mut read).await?;
-        make(record, at.seq.0, &read)
+        self.read(at, missing, read).await?;
+        make(record, at.seq.0, read)
     }
 
     /// Reads marks and writes on the way to a place.
@@ -344,7 +350,11 @@ impl Saver {
         }
         let mut all = Vec::new();
         for entry in &entries {
-            if let Some(writes) = writes_of(entry)?.filter(|writes| writes.checkpoint == marked.record.id) {
+            let is_own = |writes: &Writes| match &writes.checkpoint {
+                Some(checkpoint) => *checkpoint == marked.record.id,
+                None => seen.contains(&entry.at),
+            };
+            if let Some(writes) = writes_of(entry)?.filter(is_own) {
                 all.push((entry.at, writes));
             }
         }
@@ -402,20 +412,22 @@ impl Saver {
                     .into_iter()
                     .collect()
                 }
-                None => self.all_marks(session).await?,
+                None => self.listed_marks(session, listing).await?,
             };
             found.extend(marks.into_iter().map(|marked| (key.clone(), marked)));
         }
         found.retain(|(_, marked)| listing.before.as_ref().is_none_or(|before| marked.record.id < *before));
         found.sort_by(|(_, a), (_, b)| b.record.id.cmp(&a.record.id));
         let (mut out, mut items) = (Vec::new(), HashMap::<ThreadKey, (Position, Items)>::new());
+        let mut reads: HashMap<TimelineId, Read> = HashMap::new();
         for (key, marked) in found {
             if listing.limit.is_some_and(|limit| out.len() >= limit) {
                 break;
             }
             let mut slot = self.slot(&key).await;
             let Some(view) = self.look(&key, &mut slot).await? else { continue };
-            let values = self.values(&marked.record, marked.at).await?;
+            let read = reads.entry(marked.at.timeline).or_default();
+            let values = self.values_with(&marked.record, marked.at, read).await?;
             if !listing.filter.is_empty() {
                 let metadata = values.get(METADATA).ok_or_else(|| damaged("a checkpoint"))?;
                 if !fits(&metadata.bytes, &listing.filter) {
@@ -478,6 +490,31 @@ impl Saver {
                 None => return Ok(found),
             }
         }
+    }
+
+    /// The checkpoints of a session that a listing may give: only the last ones where that is enough.
+    async fn listed_marks(&self, session: SessionId, listing: &Listing) -> Result<Vec<Marked>> {
+        let (Some(limit), true, true) = (listing.limit, listing.before.is_none(), listing.filter.is_empty()) else {
+            return self.all_marks(session).await;
+        };
+        let lines = self.store.backend().timelines(self.store.workspace(), session).await?;
+        let [line] = lines.as_slice() else { return self.all_marks(session).await };
+        let mut window = (limit as u64).saturating_add(1).saturating_mul(8);
+        while window < line.length {
+            let end = Position { timeline: line.id, seq: Seq(line.length - 1) };
+            let mut marks = Vec::new();
+            for entry in self.store.entries_at(end, Seq(line.length - window), Kinds::only(EntryKind::Mark)).await? {
+                marks.extend(marked(entry)?);
+            }
+            // Whatever comes before the first has no greater id than it knows of.
+            let bound = marks.first().map(|first| first.record.greatest.clone());
+            marks.retain(|marked| bound.as_ref().is_some_and(|bound| marked.record.id > *bound));
+            if marks.len() >= limit {
+                return Ok(marks);
+            }
+            window = window.saturating_mul(8);
+        }
+        self.all_marks(session).await
     }
 
     /// Every checkpoint of a session, on whatever timeline.

@@ -10,7 +10,7 @@ use crate::bytes::{In, Out, damaged};
 /// The version of the records' form.
 const VERSION: u8 = 1;
 /// After so many changes, or when they are as large as the value, a value is written whole.
-pub(crate) const MAX_CHAIN: usize = 64;
+pub(crate) const MAX_CHAIN: usize = 128;
 /// Shorter values are always written whole.
 pub(crate) const SHORT: usize = 48;
 /// What is not a channel: the checkpoint without its values, and its metadata.
@@ -179,7 +179,8 @@ pub(crate) struct Write {
 /// The writes of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Writes {
-    pub checkpoint: String,
+    /// For which checkpoint they are, unless it is the one before them.
+    pub checkpoint: Option<String>,
     pub task: String,
     pub path: String,
     /// A write that is there already is replaced; else it stays.
@@ -218,7 +219,7 @@ impl Writes {
             .map(|write| write.bytes.as_slice())
     }
 
-    pub fn decode(checkpoint: &str, bytes: &[u8]) -> Result<Self, Error> {
+    pub fn decode(checkpoint: Option<&str>, bytes: &[u8]) -> Result<Self, Error> {
         let mut bytes = In(bytes);
         if bytes.byte()? != VERSION {
             return Err(damaged("writes of a newer version"));
@@ -232,7 +233,7 @@ impl Writes {
             let index = (index >> 1).cast_signed() ^ -(index & 1).cast_signed();
             writes.push(Write { index, channel, form, bytes: bytes.bytes()?.to_vec() });
         }
-        Ok(Self { checkpoint: checkpoint.to_owned(), task, path, replace, writes })
+        Ok(Self { checkpoint: checkpoint.map(str::to_owned), task, path, replace, writes })
     }
 }
 

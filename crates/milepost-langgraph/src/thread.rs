@@ -90,6 +90,8 @@ pub(crate) struct View {
     pub counts: BTreeMap<Channel, u64>,
     /// The newest checkpoint on the way to the head.
     pub newest: Option<(Record, Position)>,
+    /// What is appended follows that checkpoint's mark on its own timeline, with no other mark between.
+    pub direct: bool,
     pub values: HashMap<String, Known>,
     pub items: Items,
     /// Messages that were written for the next checkpoint, by the hash of their bytes.
@@ -226,7 +228,7 @@ impl Saver {
         let (timeline, length) = writer.head().await;
         let session = writer.session().await;
         let at = Position { timeline, seq: Seq(length.saturating_sub(1)) };
-        let newest = self.newest_before(session.id, at).await?;
+        let newest = self.newest_mark(session.id).await?;
         let strays = match self.has_state(at).await? {
             true => strays(writer.state().await?.as_value()),
             false => BTreeMap::new(),
@@ -238,6 +240,7 @@ impl Saver {
             length,
             counts: session.counts,
             newest: None,
+            direct: false,
             values: HashMap::new(),
             items: Items::new(),
             pending: HashMap::new(),
@@ -245,7 +248,8 @@ impl Saver {
             adopted: HashMap::new(),
             strays,
         };
-        if let Some((record, at)) = newest {
+        if let Some((record, at, is_last)) = newest {
+            view.direct = is_last && at.timeline == timeline;
             view.values = self.values(&record, at).await?;
             view.newest = Some((record, at));
         }

@@ -403,7 +403,7 @@ impl Saver {
 
     async fn try_put_writes(&self, key: &ThreadKey, slot: &mut Option<View>, new: &NewWrites) -> Result<()> {
         let view = self.open(key, slot).await?;
-        let is_newest = view.newest.as_ref().is_some_and(|(newest, _)| newest.id == new.checkpoint);
+        let is_newest = view.direct && view.newest.as_ref().is_some_and(|(newest, _)| newest.id == new.checkpoint);
         let mut messages = Vec::new();
         let mut added: Vec<(Channel, u64, Arc<[u8]>)> = Vec::new();
         let mut pending = Vec::new();
@@ -436,14 +436,13 @@ impl Saver {
             }
             writes.push(Write { index: write.index, channel: write.channel.clone(), form, bytes });
         }
-        let record = Writes {
-            checkpoint: new.checkpoint.clone(),
-            task: new.task.clone(),
-            path: new.path.clone(),
-            replace: new.replace,
-            writes,
+        let record =
+            Writes { checkpoint: None, task: new.task.clone(), path: new.path.clone(), replace: new.replace, writes };
+        // What follows its checkpoint's mark need not name it.
+        let data = match is_newest {
+            true => json!({ "writes": to_text(&record.encode()) }),
+            false => json!({ "checkpoint": new.checkpoint, "writes": to_text(&record.encode()) }),
         };
-        let data = json!({ "checkpoint": new.checkpoint, "writes": to_text(&record.encode()) });
         let mut append = Append::new().after(view.timeline, view.length);
         for message in messages {
             append = append.message(message);
@@ -545,6 +544,7 @@ fn settle(view: &mut View, base: Base, making: Making, record: Record, receipt: 
         (name, known)
     });
     view.values = known.collect();
+    view.direct = true;
     view.pending.clear();
     view.sources.clear();
     view.adopted.extend(making.adopted);
