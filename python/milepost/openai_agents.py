@@ -651,11 +651,10 @@ class MilepostSession:
         if (await _adapt.head(store, session)).timeline != head.timeline:
             raise Conflict("the session was set back while it was read")
         count = before([(message, _decode(message)) for message in found])
-        if count == 0:
-            return session, 0
-        last = found[count - 1].seq
-        assert last is not None
-        return session, last
+        # What belongs to the items before, such as their usage, lies between them and the next.
+        next = found[count].seq if count < len(found) else head.length
+        assert next is not None
+        return session, next - 1
 
     async def _delete_branch(self, branch_id: str) -> None:
         store = await self._place.store()

@@ -120,7 +120,7 @@ impl Shared {
             match outcome {
                 // The writer itself may not have known yet where the head is.
                 Err(milepost_store::Error::Conflict(_)) if again && self.writer.refresh().await? == head => {
-                    again = false
+                    again = false;
                 }
                 outcome => return Ok(outcome?),
             }
