@@ -77,12 +77,11 @@ fn dumps(dumps: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<(String
 /// A list against what it was: which items are still there, and what the others are.
 fn compare(
     list: &Bound<'_, PyList>,
-    old: &[Item],
+    mut old: Vec<Item>,
     serializer: &Bound<'_, PyAny>,
 ) -> PyResult<Option<(Vec<Part>, Vec<Item>)>> {
     let py = list.py();
     let length = list.len();
-    let mut items = Vec::with_capacity(length);
     let mut front = 0;
     while front < length.min(old.len()) && old[front].is_still(&list.get_item(front)?) {
         front += 1;
@@ -92,21 +91,24 @@ fn compare(
     while back < longest && old[old.len() - back - 1].is_still(&list.get_item(length - back - 1)?) {
         back += 1;
     }
+    // What is at the front stays where it is: most often that is everything.
+    let (kept, rest) = (old.len(), old.split_off(front));
+    let mut items = old;
+    let middle = rest.len() - back;
     let between: HashMap<usize, usize> =
-        (front..old.len() - back).map(|at| (old[at].object.as_ptr() as usize, at)).collect();
+        rest[..middle].iter().enumerate().map(|(at, item)| (item.object.as_ptr() as usize, at)).collect();
     let new = PyList::empty(py);
     let mut parts = Vec::new();
     if front > 0 {
         parts.push(Part::Kept { from: 0, to: front });
     }
-    items.extend(old[..front].iter().map(|item| item.again(py)));
     for at in front..length - back {
         let object = list.get_item(at)?;
-        let known = between.get(&(object.as_ptr() as usize)).filter(|known| old[**known].is_still(&object));
+        let known = between.get(&(object.as_ptr() as usize)).filter(|known| rest[**known].is_still(&object));
         match known {
             Some(known) => {
-                items.push(old[*known].again(py));
-                parts.push(Part::Kept { from: *known, to: known + 1 });
+                items.push(rest[*known].again(py));
+                parts.push(Part::Kept { from: front + known, to: front + known + 1 });
             }
             None => {
                 new.append(&object)?;
@@ -116,8 +118,8 @@ fn compare(
         }
     }
     if back > 0 {
-        parts.push(Part::Kept { from: old.len() - back, to: old.len() });
-        items.extend(old[old.len() - back..].iter().map(|item| item.again(py)));
+        parts.push(Part::Kept { from: kept - back, to: kept });
+        items.extend(rest[middle..].iter().map(|item| item.again(py)));
     }
     if !new.is_empty() {
         let (word, bytes) = dumps(serializer, &new)?;
@@ -184,57 +186,48 @@ impl LangGraph {
     ) -> PyResult<Bound<'py, PyAny>> {
         let name = (thread.clone(), namespace.clone());
         let mut new_values = Vec::with_capacity(values.len());
+        // Taken out: what was seen is replaced by what is put, or forgotten when that fails.
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        let mut seen = seen.filter(|seen| !strict && Some(&seen.checkpoint) == parent.as_ref());
+        let versions = versions.copy()?;
         let mut next = Seen {
             checkpoint: id.clone(),
-            versions: versions.copy()?.unbind(),
+            versions: versions.clone().unbind(),
             names: Vec::new(),
             lists: HashMap::new(),
         };
-        {
-            let all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let seen = all.get(&name).filter(|seen| Some(&seen.checkpoint) == parent.as_ref());
-            for (channel, value) in values.iter() {
-                let channel: String = channel.extract()?;
-                let old = seen.and_then(|seen| seen.lists.get(&channel));
-                let is_same = !strict
-                    && match seen.filter(|seen| seen.names.contains(&channel)) {
-                        Some(seen) => {
-                            let before = seen.versions.bind(py).get_item(&channel)?;
-                            match (before, versions.get_item(&channel)?) {
-                                (Some(before), Some(now)) => before.eq(now)?,
-                                _ => false,
-                            }
-                        }
-                        None => false,
-                    };
-                let new = match value.cast_exact::<PyList>() {
-                    _ if is_same => {
-                        if let Some(old) = old {
-                            next.lists.insert(channel.clone(), old.iter().map(|item| item.again(py)).collect());
-                        }
-                        NewValue::Same
+        for (channel, value) in values.iter() {
+            let channel: String = channel.extract()?;
+            let old = seen.as_mut().and_then(|seen| seen.lists.remove(&channel));
+            let is_same = match seen.as_ref().filter(|seen| seen.names.contains(&channel)) {
+                Some(seen) => match (seen.versions.bind(py).get_item(&channel)?, versions.get_item(&channel)?) {
+                    (Some(before), Some(now)) => before.eq(now)?,
+                    _ => false,
+                },
+                None => false,
+            };
+            let new = match value.cast_exact::<PyList>() {
+                _ if is_same => {
+                    next.lists.extend(old.map(|old| (channel.clone(), old)));
+                    NewValue::Same
+                }
+                Ok(list) => match compare(list, old.unwrap_or_default(), &serializer)? {
+                    Some((parts, items)) => {
+                        next.lists.insert(channel.clone(), items);
+                        NewValue::List(parts)
                     }
-                    Ok(list) => {
-                        let old = if strict { &[] } else { old.map(Vec::as_slice).unwrap_or_default() };
-                        match compare(list, old, &serializer)? {
-                            Some((parts, items)) => {
-                                next.lists.insert(channel.clone(), items);
-                                NewValue::List(parts)
-                            }
-                            None => {
-                                let (word, bytes) = dumps(&serializer, &value)?;
-                                NewValue::Typed(word, bytes)
-                            }
-                        }
-                    }
-                    Err(_) => {
+                    None => {
                         let (word, bytes) = dumps(&serializer, &value)?;
                         NewValue::Typed(word, bytes)
                     }
-                };
-                next.names.push(channel.clone());
-                new_values.push((channel, new));
-            }
+                },
+                Err(_) => {
+                    let (word, bytes) = dumps(&serializer, &value)?;
+                    NewValue::Typed(word, bytes)
+                }
+            };
+            next.names.push(channel.clone());
+            new_values.push((channel, new));
         }
         let skeleton = dumps(&serializer, &skeleton)?;
         let metadata = metadata.to_str()?.as_bytes().to_vec();
@@ -300,7 +293,6 @@ impl LangGraph {
 
     /// Takes note of what was given out, to recognise it when it comes back.
     fn given(&self, thread: String, namespace: String, id: String, checkpoint: &Bound<'_, PyDict>) -> PyResult<()> {
-        let py = checkpoint.py();
         let (Some(values), Some(versions)) =
             (checkpoint.get_item("channel_values")?, checkpoint.get_item("channel_versions")?)
         else {
@@ -315,7 +307,6 @@ impl LangGraph {
             }
             seen.names.push(channel);
         }
-        let _ = py;
         remember(&self.seen, (thread, namespace), seen);
         Ok(())
     }

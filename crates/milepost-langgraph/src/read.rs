@@ -111,7 +111,7 @@ pub(crate) struct Marked {
 /// The record of a mark; none when it is not one of LangGraph's.
 fn record_of(mark: &Checkpoint) -> Result<Option<Record>> {
     let Some(text) = mark.extra.get(FIELD).and_then(Value::as_str) else { return Ok(None) };
-    Record::decode(&from_text(text)?).map(Some)
+    Record::decode(mark.label.as_deref().unwrap_or_default(), &from_text(text)?).map(Some)
 }
 
 fn marked(entry: Entry) -> Result<Option<Marked>> {
@@ -213,16 +213,29 @@ impl Saver {
     /// The values of a checkpoint, as bytes.
     pub(crate) async fn values(&self, record: &Record, at: Position) -> Result<HashMap<String, Known>> {
         let needed: BTreeSet<u64> = record.values.values().flat_map(|recipe| recipe.chain.iter().copied()).collect();
-        let mut marks: HashMap<u64, Record> = HashMap::new();
-        for (from, to) in clusters(needed.into_iter().collect()) {
+        let mut read = Read::default();
+        self.read(at, needed.into_iter().chain(record.sources.iter().copied()).collect(), &mut read).await?;
+        let sources = read.marks.values().flat_map(|record| record.sources.iter().copied());
+        let missing: Vec<u64> = sources.filter(|seq| !read.writes.contains_key(seq)).collect();
+        self.read(at, missing, &mut read).await?;
+        make(record, at.seq.0, &read)
+    }
+
+    /// Reads marks and writes on the way to a place.
+    async fn read(&self, at: Position, numbers: Vec<u64>, read: &mut Read) -> Result<()> {
+        for (from, to) in clusters(numbers) {
             let until = Position { timeline: at.timeline, seq: Seq(to.0 - 1) };
-            for entry in self.store.entries_at(until, from, Kinds::only(EntryKind::Mark)).await? {
-                if let Some(marked) = marked(entry)? {
-                    marks.insert(marked.at.seq.0, marked.record);
+            let kinds = Kinds::only(EntryKind::Mark).and(EntryKind::Event);
+            for entry in self.store.entries_at(until, from, kinds).await? {
+                let seq = entry.at.seq.0;
+                if let Some(writes) = writes_of(&entry)? {
+                    read.writes.insert(seq, writes);
+                } else if let Some(marked) = marked(entry)? {
+                    read.marks.insert(seq, marked.record);
                 }
             }
         }
-        make(record, at.seq.0, &marks)
+        Ok(())
     }
 
     /// The items of a list.
@@ -535,23 +548,50 @@ impl Saver {
     }
 }
 
-/// Makes values out of a record and the marks that it names.
-fn make(record: &Record, seq: u64, marks: &HashMap<u64, Record>) -> Result<HashMap<String, Known>> {
+/// Marks and writes that were read, by the numbers of their entries.
+#[derive(Default)]
+struct Read {
+    marks: HashMap<u64, Record>,
+    writes: HashMap<u64, Writes>,
+}
+
+impl Read {
+    /// What changes of a mark's values may copy from.
+    fn beside(&self, record: &Record) -> Result<Vec<u8>> {
+        let mut beside = Vec::new();
+        for seq in &record.sources {
+            let writes = self.writes.get(seq).ok_or_else(|| damaged("what a value was copied from"))?;
+            writes.beside().for_each(|bytes| beside.extend_from_slice(bytes));
+        }
+        Ok(beside)
+    }
+}
+
+/// Makes values out of a record and what it names.
+fn make(record: &Record, seq: u64, read: &Read) -> Result<HashMap<String, Known>> {
+    let mut besides: HashMap<u64, Vec<u8>> = HashMap::new();
+    for (seq, record) in read.marks.iter().map(|(seq, record)| (*seq, record)).chain([(seq, record)]) {
+        if !record.sources.is_empty() {
+            // One that nothing is made of may name what was not read.
+            besides.insert(seq, read.beside(record).unwrap_or_default());
+        }
+    }
     let mut values = HashMap::with_capacity(record.values.len());
     for (name, recipe) in &record.values {
         let mut bytes: Option<Vec<u8>> = None;
         let mut changes = 0;
         let steps = recipe.chain.iter().map(|seq| {
-            let recipe = marks.get(seq).and_then(|record| record.values.get(name));
-            recipe.and_then(|recipe| recipe.own.as_deref()).ok_or_else(|| damaged("a value's beginning"))
+            let recipe = read.marks.get(seq).and_then(|record| record.values.get(name));
+            let own = recipe.and_then(|recipe| recipe.own.as_deref()).ok_or_else(|| damaged("a value's beginning"))?;
+            Ok::<_, Error>((*seq, own))
         });
-        for own in steps.chain(recipe.own.as_deref().map(Ok)) {
-            let own = own?;
+        for step in steps.chain(recipe.own.as_deref().map(|own| Ok((seq, own)))) {
+            let (seq, own) = step?;
             bytes = Some(match bytes {
                 None => own.to_vec(),
                 Some(before) => {
                     changes += own.len();
-                    delta::apply(&before, own)?
+                    delta::apply(&before, besides.get(&seq).map(Vec::as_slice).unwrap_or_default(), own)?
                 }
             });
         }

@@ -11,6 +11,8 @@ use crate::bytes::{In, Out, damaged};
 const VERSION: u8 = 1;
 /// After so many changes, or when they are as large as the value, a value is written whole.
 pub(crate) const MAX_CHAIN: usize = 64;
+/// Shorter values are always written whole.
+pub(crate) const SHORT: usize = 48;
 /// What is not a channel: the checkpoint without its values, and its metadata.
 pub(crate) const SKELETON: &str = "\0checkpoint";
 pub(crate) const METADATA: &str = "\0metadata";
@@ -101,6 +103,8 @@ pub(crate) struct Record {
     pub greatest: String,
     /// Entries before this one with writes that were made for it.
     pub early: Vec<u64>,
+    /// Entries before this one with writes that changes of its values copy from.
+    pub sources: Vec<u64>,
     pub values: BTreeMap<String, Recipe>,
 }
 
@@ -108,10 +112,10 @@ impl Record {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Out::default();
         out.byte(VERSION);
-        out.text(&self.id);
         out.text(self.parent.as_deref().unwrap_or_default());
         out.text(if self.greatest == self.id { "" } else { &self.greatest });
         out.rising(&self.early);
+        out.rising(&self.sources);
         out.number(self.values.len() as u64);
         for (name, recipe) in &self.values {
             out.text(name);
@@ -135,15 +139,16 @@ impl Record {
         out.0
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let mut bytes = In(bytes);
+    /// The id is the mark's label.
+    pub fn decode(id: &str, bytes: &[u8]) -> Result<Self, Error> {
+        let (mut bytes, id) = (In(bytes), id.to_owned());
         if bytes.byte()? != VERSION {
             return Err(damaged("a checkpoint of a newer version"));
         }
-        let id = bytes.text()?.to_owned();
         let parent = Some(bytes.text()?).filter(|parent| !parent.is_empty()).map(str::to_owned);
         let greatest = Some(bytes.text()?).filter(|id| !id.is_empty()).map_or_else(|| id.clone(), str::to_owned);
         let early = bytes.rising()?;
+        let sources = bytes.rising()?;
         let mut values = BTreeMap::new();
         for _ in 0..bytes.count()? {
             let name = bytes.text()?.to_owned();
@@ -157,7 +162,7 @@ impl Record {
             let own = if bytes.byte()? == 1 { Some(bytes.bytes()?.to_vec()) } else { None };
             values.insert(name, Recipe { form, chain, own });
         }
-        Ok(Self { id, parent, greatest, early, values })
+        Ok(Self { id, parent, greatest, early, sources, values })
     }
 }
 
@@ -203,6 +208,14 @@ impl Writes {
             out.bytes(&write.bytes);
         }
         out.0
+    }
+
+    /// What changes of values may copy from.
+    pub fn beside(&self) -> impl Iterator<Item = &[u8]> {
+        self.writes
+            .iter()
+            .filter(|write| write.form != Form::List && write.bytes.len() > SHORT)
+            .map(|write| write.bytes.as_slice())
     }
 
     pub fn decode(checkpoint: &str, bytes: &[u8]) -> Result<Self, Error> {

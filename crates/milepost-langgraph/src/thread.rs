@@ -94,6 +94,8 @@ pub(crate) struct View {
     pub items: Items,
     /// Messages that were written for the next checkpoint, by the hash of their bytes.
     pub pending: HashMap<u128, (Channel, u64)>,
+    /// What was written for the next checkpoint, by its entries.
+    pub sources: Vec<(u64, Vec<u8>)>,
     /// Whether what was written for a channel last came back in it unchanged.
     pub adopted: HashMap<String, bool>,
     /// Entries with writes for checkpoints that were not the newest when they were made.
@@ -239,6 +241,7 @@ impl Saver {
             values: HashMap::new(),
             items: Items::new(),
             pending: HashMap::new(),
+            sources: Vec::new(),
             adopted: HashMap::new(),
             strays,
         };

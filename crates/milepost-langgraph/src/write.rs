@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::bytes::to_text;
 use crate::delta;
 use crate::msgpack::{self, to_message};
-use crate::record::{Form, MAX_CHAIN, METADATA, Recipe, Record, Runs, SKELETON, Write, Writes};
+use crate::record::{Form, MAX_CHAIN, METADATA, Recipe, Record, Runs, SHORT, SKELETON, Write, Writes};
 use crate::thread::{Items, Known, Saver, ThreadKey, View, mark_id, stray_state};
 
 /// The kind of the events that hold writes.
@@ -20,8 +20,6 @@ pub(crate) const WRITES: &str = "langgraph.writes";
 pub(crate) const FIELD: &str = "langgraph";
 /// How often something is tried again when others write to the same thread.
 const TRIES: usize = 256;
-/// Shorter values are always written whole.
-const SHORT: usize = 48;
 
 /// A part of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,6 +124,9 @@ struct Making {
     values: BTreeMap<String, Recipe>,
     known: HashMap<String, (Known, bool)>,
     adopted: HashMap<String, bool>,
+    /// What was written for the step before it, and whether anything was copied from there.
+    beside: Vec<u8>,
+    used: bool,
 }
 
 impl Saver {
@@ -158,6 +159,9 @@ impl Saver {
         }
         let mut base = self.base(view, new).await?;
         let mut making = Making::default();
+        if base.fork.is_none() {
+            making.beside = view.sources.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
+        }
         let pending = if base.fork.is_none() { std::mem::take(&mut view.pending) } else { HashMap::new() };
         let mut plain = |name: &str, word: &str, bytes: &[u8]| {
             typed(&mut making, base.values.get(name), name, Form::Typed(word.to_owned()), bytes);
@@ -176,7 +180,7 @@ impl Saver {
                 NewValue::List(parts) => self.list_value(&mut making, &mut base, &pending, name, parts).await?,
             }
         }
-        let early = match (view.strays.get(&new.id), base.fork) {
+        let early: Vec<u64> = match (view.strays.get(&new.id), base.fork) {
             (Some(places), None) if places.iter().all(|(line, _)| *line == view.timeline) => {
                 places.iter().map(|(_, seq)| *seq).collect()
             }
@@ -195,6 +199,7 @@ impl Saver {
             parent: new.parent.clone(),
             greatest: base.greatest.clone().max(new.id.clone()),
             early,
+            sources: if making.used { view.sources.iter().map(|(seq, _)| *seq).collect() } else { Vec::new() },
             values: std::mem::take(&mut making.values),
         };
         let mut append = Append::new().after(view.timeline, view.length);
@@ -451,8 +456,13 @@ impl Saver {
             append = append.state(State::try_from(stray_state(&all))?);
             strays = Some(all);
         }
+        let event = view.length + added.len() as u64;
         let receipt = view.writer.append(append).await?;
         view.length = receipt.length;
+        if is_newest {
+            let beside: Vec<u8> = record.beside().flatten().copied().collect();
+            view.sources.push((event, beside));
+        }
         if let Some(strays) = strays {
             view.strays = strays;
         }
@@ -502,12 +512,13 @@ fn typed(making: &mut Making, known: Option<&Known>, name: &str, form: Form, byt
         if *known.bytes == *bytes {
             return same(making, name, known.clone());
         }
-        let change = delta::diff(&known.bytes, bytes);
+        let (change, used) = delta::diff(&known.bytes, &making.beside, bytes);
         let changes = known.changes + change.len();
         if known.chain.len() < MAX_CHAIN && change.len() * 2 < bytes.len() && changes < bytes.len().max(1024) {
             let next = Known { form: form.clone(), bytes: Arc::from(bytes), chain: known.chain.clone(), changes };
             making.values.insert(name.to_owned(), Recipe { form, chain: known.chain.clone(), own: Some(change) });
             making.known.insert(name.to_owned(), (next, true));
+            making.used |= used;
             return;
         }
     }
@@ -535,6 +546,7 @@ fn settle(view: &mut View, base: Base, making: Making, record: Record, receipt: 
     });
     view.values = known.collect();
     view.pending.clear();
+    view.sources.clear();
     view.adopted.extend(making.adopted);
     view.newest = Some((record, Position { timeline: view.timeline, seq: Seq(seq) }));
 }

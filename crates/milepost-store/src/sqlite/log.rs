@@ -192,16 +192,19 @@ pub(super) fn append(
 /// The numbers of a batch's timeline and session, if all is as the batch expects it. What else there is to say is
 /// found out one by one.
 fn find_end(db: &Connection, workspace: &WorkspaceId, batch: &Batch) -> Result<Option<(i64, i64)>> {
-    let (None, Some(epoch)) = (&batch.open, batch.epoch) else { return Ok(None) };
+    if batch.open.is_some() {
+        return Ok(None);
+    }
     db.prepare_cached(
         "SELECT t.no, s.no FROM timelines t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session
-         WHERE t.workspace = ?1 AND t.id = ?2 AND t.session = ?3 AND t.head IS NOT NULL AND s.epoch = ?4
+         WHERE t.workspace = ?1 AND t.id = ?2 AND t.session = ?3 AND t.head IS NOT NULL AND s.epoch = coalesce(?4, s.epoch)
            AND ?5 = (SELECT max(id) & 0xffffffff FROM entries WHERE id >= t.no << 32 AND id < (t.no + 1) << 32)",
     )
     .and_then(|mut s| {
         let (timeline, session) = (batch.timeline.to_string(), batch.session.to_string());
         let last = batch.expected as i64 - 1;
-        s.query_row(params![workspace.as_str(), timeline, session, epoch.0 as i64, last], |row| {
+        let epoch = batch.epoch.map(|epoch| epoch.0 as i64);
+        s.query_row(params![workspace.as_str(), timeline, session, epoch, last], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })
         .optional()
