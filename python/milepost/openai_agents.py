@@ -380,7 +380,14 @@ class MilepostSession:
         return session
 
     async def _items(self, branch_id: str | None, last: int | None = None) -> list[tuple[Message, JSON]]:
-        store, session = await self._place.store(), await self._session(branch_id)
+        store = await self._place.store()
+        try:
+            session = await self._session(branch_id)
+        except ValueError:
+            # The SDK's own sessions find nothing in a branch that is not there.
+            if branch_id is None:
+                raise
+            return []
         if session is None:
             return []
         try:
