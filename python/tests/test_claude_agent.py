@@ -204,6 +204,16 @@ async def test_a_line_with_a_known_uuid_is_not_added_again(store: milepost.Async
     assert found.counts == {"main": 5, "subagents/agent-1": 1}
 
 
+async def test_a_summary_is_of_what_every_process_wrote(store: milepost.AsyncMilepost) -> None:
+    one, two = MilepostSessionStore(store), MilepostSessionStore(store)
+    await one.append(KEY, [line(1, "First prompt")])
+    await two.append(KEY, [{"type": "custom-title", "customTitle": "Title"}])  # type: ignore[typeddict-unknown-key]
+    await one.append(KEY, [line(2, gitBranch="b")])
+    (summary,) = await two.list_session_summaries("p")
+    data = summary["data"]
+    assert (data["first_prompt"], data["custom_title"], data["git_branch"]) == ("First prompt", "Title", "b")
+
+
 async def test_only_what_is_new_is_written(tmp_path: Path) -> None:
     async with await milepost.open_async(f"sqlite:{tmp_path}/a.db") as store:
         sessions = MilepostSessionStore(store)
