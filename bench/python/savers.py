@@ -176,7 +176,7 @@ class Bench:
     def __init__(self, options):
         self.options = options
         self.short = 0
-        self.runs = 1 if options.quick else 3
+        self.runs = 1 if options.quick else options.runs
 
     def one(self, saver, shape, messages="dict", postgres=None, **more):
         with tempfile.TemporaryDirectory(dir=self.options.dir) as directory:
@@ -295,6 +295,7 @@ def main():
     parser.add_argument("--workload", required=True)
     parser.add_argument("--dir", default=".")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--runs", type=int, default=3, help="how often both sides take turns")
     parser.add_argument("--saver", choices=("milepost", "sqlite", "postgres"))
     parser.add_argument("--shape", choices=("full", "delta"))
     parser.add_argument("--messages", choices=("dict", "langchain"), default="dict")
