@@ -51,6 +51,12 @@ pub(super) fn blocks(items: &mut Vec<Item>, dialect: Dialect, log: &mut Log) {
                     *block = Block::text(text);
                 }
                 Block::ToolCall { id, name, input, .. } => {
+                    // OpenAI writes an object as a text: nothing is wrong with it.
+                    if let Value::String(text) = input
+                        && let Ok(Value::Object(object)) = serde_json::from_str(text)
+                    {
+                        *input = Value::Object(object);
+                    }
                     if let Some(object) = object(input) {
                         log.add(
                             RepairKind::WrappedInput,
@@ -99,10 +105,6 @@ fn object(input: &mut Value) -> Option<Map<String, Value>> {
         Value::Object(_) => None,
         Value::Null => Some(Map::new()),
         Value::String(text) if text.trim().is_empty() => Some(Map::new()),
-        Value::String(text) => match serde_json::from_str(text) {
-            Ok(Value::Object(map)) => Some(map),
-            _ => Some(wrap(Value::String(std::mem::take(text)))),
-        },
         other => Some(wrap(other.take())),
     }
 }

@@ -284,6 +284,9 @@ impl Notation {
             return Notation::Code;
         }
         if sign == "=" && found.spaced == (false, false) {
+            if next == b';' && is_in_list(bytes, begin, end) {
+                return Notation::Env;
+            }
             return if matches!(next, b',' | b')' | b';' | b'}') { Notation::Code } else { Notation::Env };
         }
         let line_start =
@@ -292,6 +295,18 @@ impl Notation {
         let alone = indent.iter().rev().take(64).all(|b| matches!(b, b' ' | b'\t' | b'-' | b'"' | b'\''));
         if sign == ":" && ends_line && alone && begin - line_start <= 64 { Notation::Line } else { Notation::Code }
     }
+}
+
+/// Whether an assignment that ends with a semicolon is one of several on a line without spaces around their signs, as in
+/// `Server=db;User Id=sa;Password=…;Database=d`.
+fn is_in_list(bytes: &[u8], begin: usize, end: usize) -> bool {
+    let is_name = |b: &&u8| is_word(**b) || matches!(b, b' ' | b'-' | b'.');
+    let before = bytes.get(begin.saturating_sub(64)..begin).unwrap_or_default();
+    let after = bytes.get(end + 1..).unwrap_or_default();
+    let follows = before.iter().rev().find(|b| **b != b' ') == Some(&b';');
+    let name = after.iter().take(64).take_while(is_name).count();
+    follows
+        || (name > 0 && after.get(name) == Some(&b'=') && after.get(name + 1).is_some_and(|b| !b.is_ascii_whitespace()))
 }
 
 struct Shape {

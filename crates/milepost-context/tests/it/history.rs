@@ -364,7 +364,8 @@ fn ids_names_and_arguments_are_made_acceptable() {
         let count = |kind| kinds(&view).iter().filter(|k| **k == kind).count();
         assert_eq!(count(RepairKind::RenamedCall), 3);
         assert_eq!(count(RepairKind::RenamedTool), 2);
-        assert_eq!(count(RepairKind::WrappedInput), 3);
+        // The first is an object in a text, as OpenAI writes it.
+        assert_eq!(count(RepairKind::WrappedInput), 2);
         assert_eq!(count(RepairKind::MissingResult) + count(RepairKind::OrphanResult), 0);
         let Block::ToolCall { input, .. } = &blocks(&view, 1)[0] else { panic!() };
         assert_eq!(*input, json!({"a": 1}));
