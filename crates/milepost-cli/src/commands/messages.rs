@@ -92,9 +92,9 @@ async fn add(app: &mut App, session: &str, messages: Vec<Message>) -> Result<()>
     let id = app.session_to_write(session).await?;
     let held = app.engine().await?.hold(id).await?;
     let count = messages.len();
-    let appended = held.append_all(messages).await?;
+    let done = held.append_all(messages).await;
     let info = held.info().await;
-    held.release().await?;
+    let appended = super::give_back(held, done).await?;
     if info.status == Status::Completed {
         app.out.note(format!(
             "{} session {} is completed: to go on with it, say: milepost sessions resume {} --reopen",

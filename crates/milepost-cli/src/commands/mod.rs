@@ -83,3 +83,11 @@ async fn sessions(app: &mut App, command: Sessions) -> Result<()> {
         Sessions::Tag { session, tags } => sessions::tag(app, &session, &tags).await,
     }
 }
+
+/// Gives a session back, whatever became of the work on it: nobody waits for the lease of a command that failed.
+async fn give_back<T>(held: milepost::Session, done: Result<T, milepost::Error>) -> anyhow::Result<T> {
+    let released = held.release().await;
+    let done = done?;
+    released?;
+    Ok(done)
+}

@@ -178,8 +178,8 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     app.free_from_the_dead(id).await?;
     let held = engine.hold(id).await?;
     let end = held.mark_end().await.ok().flatten().or(now.checkpoint);
-    held.restore(&Point::Checkpoint(mark.checkpoint.id)).await?;
-    held.release().await?;
+    let done = held.restore(&Point::Checkpoint(mark.checkpoint.id)).await;
+    super::give_back(held, done).await?;
     if app.out.json {
         return app.out.json(&json!({
             "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind, "forward": end,
@@ -313,9 +313,8 @@ pub async fn compact(app: &mut App, args: args::Compact) -> Result<()> {
         false => {
             app.free_from_the_dead(id).await?;
             let held = engine.hold(id).await?;
-            let chapter = held.compact(&how, &milepost::context::compact::Extractive::default()).await?;
-            held.release().await?;
-            chapter
+            let done = held.compact(&how, &milepost::context::compact::Extractive::default()).await;
+            super::give_back(held, done).await?
         }
     };
     if app.out.json {
@@ -355,8 +354,8 @@ fn show_chapter(app: &App, chapter: &milepost::Chapter, dry_run: bool) -> Result
 pub async fn uncompact(app: &mut App, session: &str) -> Result<()> {
     let id = app.session_to_write(session).await?;
     let held = app.engine().await?.hold(id).await?;
-    let undone = held.uncompact().await?;
-    held.release().await?;
+    let done = held.uncompact().await;
+    let undone = super::give_back(held, done).await?;
     if app.out.json {
         return app.out.json(&json!({ "sessionId": id, "version": undone }));
     }

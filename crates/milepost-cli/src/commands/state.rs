@@ -66,8 +66,8 @@ async fn set(app: &mut App, session: &str, values: &[String]) -> Result<()> {
     let values = sets(values)?;
     let id = app.session_to_write(session).await?;
     let held = app.engine().await?.hold(id).await?;
-    held.set(&values).await?;
-    held.release().await?;
+    let done = held.set(&values).await;
+    super::give_back(held, done).await?;
     if app.out.json {
         let paths: Vec<String> = values.iter().map(|(path, _)| path.to_string()).collect();
         return app.out.json(&json!({ "sessionId": id, "set": paths }));

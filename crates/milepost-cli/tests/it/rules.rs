@@ -237,3 +237,20 @@ fn what_a_resume_would_set_is_checked_before() {
     assert_eq!((dry.code, &dry.err), (real.code, &real.err));
     assert!(dry.code != 0 && dry.err.contains("on the way there is a text"), "{dry:?}");
 }
+
+#[test]
+fn a_command_that_fails_gives_the_session_back() {
+    let place = Place::new();
+    let id = place.session("Given back", &["one"]);
+    place.ok(&["state", "set", &id, "memory.n=1"]);
+    for args in [
+        &["state", "set", &id, "memory.n.deeper=2"][..],
+        &["sessions", "uncompact", &id],
+        &["messages", "add", &id, "--from-json", "[]"],
+    ] {
+        let ran = place.run(args);
+        assert_ne!(ran.code, 0, "{ran:?}");
+        let shown = place.ok(&["sessions", "show", &id]);
+        assert!(!shown.contains("held by"), "after {args:?}: {shown}");
+    }
+}
