@@ -85,7 +85,7 @@ async fn sessions(app: &mut App, command: Sessions) -> Result<()> {
 }
 
 /// Gives a session back, whatever became of the work on it: nobody waits for the lease of a command that failed.
-async fn give_back<T>(held: milepost::Session, done: Result<T, milepost::Error>) -> anyhow::Result<T> {
+async fn give_back<T>(held: milepost::Session, done: Result<T, milepost::Error>) -> Result<T> {
     let released = held.release().await;
     let done = done?;
     released?;

@@ -3,7 +3,7 @@
 //!
 //! [`check`] reads a text and finds everything that is wrong with it, each with line and column. What it gives is
 //! [`Graph`], in which nothing is left to go wrong before the run: names are resolved, expressions compiled, templates
-//! parsed. [`draw`] makes a picture, [`schema`] what editors complete and check with.
+//! parsed. [`draw()`] makes a picture, [`schema()`] what editors complete and check with.
 //!
 //! How a graph runs:
 //! - When a node is done, the conditions of the edges that leave it are evaluated. An edge whose condition holds is taken.
