@@ -182,22 +182,12 @@ impl Message {
         }
     }
 
-    /// How many tools it calls, by a block or in the field that OpenAI's messages have for it.
+    /// How many tools it calls.
     pub fn tool_calls(&self) -> usize {
-        const KINDS: [&str; 4] = ["tool_use", "server_tool_use", "mcp_tool_use", "function_call"];
-        let is_call = |block: &&Block| match block {
-            Block::ToolCall { .. } => true,
-            Block::Unknown(value) => {
-                value.get("type").and_then(Value::as_str).is_some_and(|kind| KINDS.contains(&kind))
-            }
-            _ => false,
-        };
-        let blocks = match &self.content {
+        match &self.content {
             Content::Text(_) => 0,
-            Content::Blocks(blocks) => blocks.iter().filter(is_call).count(),
-        };
-        let field = ["tool_calls", "toolCalls"].iter().find_map(|name| self.extra.get(*name)?.as_array());
-        blocks + field.map_or(0, Vec::len)
+            Content::Blocks(blocks) => blocks.iter().filter(|b| matches!(b, Block::ToolCall { .. })).count(),
+        }
     }
 }
 
