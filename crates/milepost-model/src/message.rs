@@ -289,19 +289,14 @@ impl Block {
     }
 }
 
-/// Every string of a JSON value, in order. Of blocks inside of it: a text's words, and nothing of a picture, whose bytes would
-/// be taken for one very long word. Bounded by the depth a parser gives, and by a stack of our own.
+/// Every string of a JSON value, in order. Bounded by the depth a parser gives, and by a stack of our own.
 fn strings(value: &Value, line: &mut impl FnMut(&str)) {
     let mut stack = vec![value];
     while let Some(value) = stack.pop() {
         match value {
             Value::String(text) => line(text),
             Value::Array(items) => stack.extend(items.iter().rev()),
-            Value::Object(map) => match (map.get("type").and_then(Value::as_str), map.get("text")) {
-                (Some("image"), _) => {}
-                (Some("text"), Some(text)) => stack.push(text),
-                _ => stack.extend(map.values().rev()),
-            },
+            Value::Object(map) => stack.extend(map.values().rev()),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }

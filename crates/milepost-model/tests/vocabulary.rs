@@ -15,15 +15,6 @@ fn source() -> Source {
 }
 
 #[test]
-fn pictures_have_no_words_wherever_they_are() {
-    let picture = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}});
-    let result = json!({"type": "tool_result", "call_id": "c1", "content": [
-        {"type": "text", "text": "a screenshot"}, picture, {"type": "text", "text": "of a page"}]});
-    let message = Message::blocks(Role::User, vec![Block::from(picture), Block::from(result)]);
-    assert_eq!(message.text(), "a screenshot\nof a page");
-}
-
-#[test]
 fn ids_read_back_sort_by_time_and_say_what_they_name() {
     let clock = Arc::new(ManualClock::new(Timestamp(1_767_225_600_000)));
     let source = Source::seeded(7, Arc::clone(&clock));
