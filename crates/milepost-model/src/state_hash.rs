@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use serde_json::{Map, Value};
 
@@ -33,6 +34,14 @@ const CHAIN_KEY: &[u8; 32] = b"milepost state hash list chain 1";
 
 /// Containers from this depth on are hashed flat.
 const FLAT_DEPTH: usize = 4;
+
+/// An object of at most so many fields,
+const MAX_LITTLE_FIELDS: usize = 16;
+/// each a text of at most so many bytes or less, is hashed as a whole.
+const MAX_LITTLE_BYTES: usize = 128;
+
+/// When more fields of an object change at once, its bytes are laid out anew.
+const MAX_PLACED: usize = 16;
 
 /// A list's chain is remembered at every so many items, so that a change near its end does not start over.
 const MARK_EVERY: usize = 64;
@@ -162,6 +171,16 @@ impl HashedState {
     }
 }
 
+/// Whether an object has few fields, all of them short.
+fn is_little(map: &Map<String, Value>) -> bool {
+    let is_short = |value: &Value| match value {
+        Value::String(text) => text.len() <= MAX_LITTLE_BYTES,
+        Value::Array(_) | Value::Object(_) => false,
+        _ => true,
+    };
+    map.len() <= MAX_LITTLE_FIELDS && map.values().all(is_short)
+}
+
 /// What is known of the hash of one value. Mirrors the document down to [`FLAT_DEPTH`], as far as it was ever hashed.
 #[derive(Clone, Debug, Default)]
 struct Known {
@@ -185,7 +204,7 @@ enum Parts {
 #[derive(Clone, Debug, Default)]
 struct Fields {
     known: BTreeMap<String, Field>,
-    /// Empty when fields came or went.
+    /// Empty when they are to be laid out anew, as fields went.
     bytes: Vec<u8>,
     /// Fields whose hash in the bytes is not theirs any more.
     changed: Vec<String>,
@@ -222,6 +241,10 @@ impl Known {
                 };
                 chain.refresh(items, depth, digest);
                 (list_hash(items.len(), &chain.tip), Parts::Items(chain))
+            }
+            // Of little values nothing is remembered: to hash them all again costs less than to find the one that changed.
+            (Value::Object(map), Parts::Unknown) if depth < FLAT_DEPTH && is_little(map) => {
+                (hash_at(value, depth, digest), Parts::Unknown)
             }
             (Value::Object(map), parts) if depth < FLAT_DEPTH => {
                 let mut fields = match parts {
@@ -269,8 +292,8 @@ impl Fields {
 
     fn lay_out(&mut self, map: &Map<String, Value>, depth: usize, digest: &mut Digest) {
         self.bytes.push(OBJECT);
-        for (key, field) in &mut self.known {
-            let Some(child) = map.get(key) else { continue };
+        // Both have the same keys in the same order.
+        for ((key, field), (_, child)) in self.known.iter_mut().zip(entries(map)) {
             let hash = field.known.refresh(child, depth + 1, digest);
             write_str(key, &mut self.bytes);
             field.at = self.bytes.len();
@@ -280,6 +303,9 @@ impl Fields {
     }
 
     fn forget(&mut self, changes: &[(String, Node)]) {
+        if changes.len() > MAX_PLACED {
+            self.bytes.clear();
+        }
         for (key, node) in changes {
             match (node, self.known.get_mut(key)) {
                 (Node::Remove, _) => {
@@ -293,12 +319,33 @@ impl Fields {
                     }
                     field.known.forget(node);
                 }
-                (_, None) => {
-                    self.known.insert(key.clone(), Field::default());
-                    self.bytes.clear();
-                }
+                (_, None) => self.place(key),
             }
         }
+    }
+
+    /// A field that came: room is made for its hash where it belongs.
+    fn place(&mut self, key: &str) {
+        let mut own = Vec::new();
+        write_str(key, &mut own);
+        let (named, size) = (own.len(), own.len() + size_of::<Hash>());
+        own.resize(size, 0);
+        let mut field = Field::default();
+        if !self.bytes.is_empty() {
+            let mut begins = self.bytes.len();
+            for (number, (next, later)) in self.known.range_mut::<str, _>((Excluded(key), Unbounded)).enumerate() {
+                if number == 0 {
+                    let mut name = Vec::new();
+                    write_str(next, &mut name);
+                    begins = later.at - name.len();
+                }
+                later.at += size;
+            }
+            self.bytes.splice(begins..begins, own);
+            field.at = begins + named;
+            self.changed.push(key.to_owned());
+        }
+        self.known.insert(key.to_owned(), field);
     }
 }
 

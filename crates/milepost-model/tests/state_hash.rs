@@ -159,6 +159,31 @@ fn every_change_to_a_long_list_is_seen() {
 
 const KEYS: &[&str] = &["", "a", "b", "a/b", "é"];
 
+#[test]
+fn every_field_that_comes_or_goes_is_seen() {
+    let mut state = HashedState::new(json!({"nodes": {}}));
+    state.hash();
+    for number in 0..200_u32 {
+        // In no order, some long, some at the very beginning and end; now and then one goes, changes, or many come at once.
+        let name = format!("n{:x}{}", number.wrapping_mul(2_654_435_761) >> 20, "x".repeat((number % 7) as usize * 30));
+        let mut delta = Delta::builder().set(&*format!("/nodes/{name}"), json!({"status": number}));
+        if number % 11 == 0 {
+            delta = delta.set(&*format!("/nodes/{name}~0"), number).set("/nodes/", number);
+        }
+        if number % 40 == 0 {
+            delta = (0..20).fold(delta, |delta, more| delta.set(&*format!("/nodes/many {number} {more}"), more));
+        }
+        state.apply(&delta.build().unwrap()).unwrap();
+        if number % 3 == 0 {
+            state.apply(&Delta::builder().set(&*format!("/nodes/{name}"), number).build().unwrap()).unwrap();
+        }
+        if number % 17 == 0 {
+            state.apply(&Delta::builder().remove(&*format!("/nodes/{name}")).build().unwrap()).unwrap();
+        }
+        assert_eq!(hex(&state.hash()), hex(&hash_value(state.value())), "after {name}");
+    }
+}
+
 fn document() -> impl Strategy<Value = Value> {
     let scalar = prop_oneof![
         Just(json!(null)),
