@@ -263,6 +263,11 @@ pub(crate) fn fresh_version(source: &Source) -> u64 {
 
 impl Keys {
     /// Reads a workspace's keys, or makes them when it is new.
+    /// Whether a workspace has anything in a store.
+    pub async fn is_begun(backend: &dyn Backend, workspace: &WorkspaceId) -> Result<bool> {
+        Ok(backend.record(workspace, key_name(WORKSPACE_KEY)).await?.is_some())
+    }
+
     pub async fn open(
         backend: &dyn Backend,
         workspace: &WorkspaceId,

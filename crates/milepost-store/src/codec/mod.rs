@@ -206,14 +206,19 @@ impl Form {
                 open_blob(stored, blob_seal, max_len).map(Some)
             }
             FORM_TEXT => {
-                let text = entry.text.as_deref().unwrap_or_default();
-                let rest = unpack(body, self.flags, seal, max_len)?;
-                let (before, after) = rest
-                    .split_at_checked(self.text_at)
-                    .ok_or_else(|| Error::corrupt("a message", "its text lies outside of it"))?;
-                Ok(Some(Cow::Owned([before, body::escape(text).as_bytes(), after].concat())))
+                let text = body::escape(entry.text.as_deref().unwrap_or_default());
+                let mut plain = unpack(body, self.flags, seal, max_len, text.len())?.into_owned();
+                let rest_len = plain.len();
+                if self.text_at > rest_len {
+                    return Err(Error::corrupt("a message", "its text lies outside of it"));
+                }
+                // In its place, where there is room for it: nothing is copied but what comes after it.
+                plain.extend_from_slice(text.as_bytes());
+                plain.copy_within(self.text_at..rest_len, self.text_at + text.len());
+                plain[self.text_at..self.text_at + text.len()].copy_from_slice(text.as_bytes());
+                Ok(Some(Cow::Owned(plain)))
             }
-            _ => unpack(body, self.flags, seal, max_len).map(Some),
+            _ => unpack(body, self.flags, seal, max_len, 0).map(Some),
         }
     }
 }
@@ -223,7 +228,7 @@ fn open_blob<'a>(stored: &'a [u8], seal: &Seal<'_>, max_len: u64) -> Result<Cow<
     if flags & !pack::KNOWN != 0 {
         return Err(Error::corrupt("a blob", "it has an unknown form"));
     }
-    unpack(rest, flags, seal, max_len)
+    unpack(rest, flags, seal, max_len, 0)
 }
 
 impl Codec {
@@ -534,7 +539,7 @@ impl Codec {
         if flags & !pack::KNOWN != 0 {
             return Err(damaged("it has an unknown form"));
         }
-        unpack(rest, flags, &self.seal(&associated), self.limits.max_entry_bytes).map(Cow::into_owned)
+        unpack(rest, flags, &self.seal(&associated), self.limits.max_entry_bytes, 0).map(Cow::into_owned)
     }
 }
 

@@ -117,7 +117,8 @@ fn compress(plain: &[u8], out: &mut Vec<u8>) -> Option<u8> {
     })
 }
 
-fn decompress(frame: &[u8], flags: u8, plain_len: usize) -> Result<Vec<u8>> {
+/// `room` bytes are left free behind what the frame holds.
+fn decompress(frame: &[u8], flags: u8, plain_len: usize, room: usize) -> Result<Vec<u8>> {
     DECOMPRESSORS.with_borrow_mut(|slot| {
         if slot.is_none() {
             *slot = Decompressors::new().ok();
@@ -126,7 +127,8 @@ fn decompress(frame: &[u8], flags: u8, plain_len: usize) -> Result<Vec<u8>> {
         let decompressors = slot.as_mut().ok_or_else(|| broken("zstd could not be set up".into()))?;
         let decompressor =
             if flags & DICT != 0 { &mut decompressors.with_dictionary } else { &mut decompressors.plain };
-        let plain = decompressor.decompress(frame, plain_len).map_err(|error| broken(error.to_string()))?;
+        let mut plain = Vec::with_capacity(plain_len + room);
+        decompressor.decompress_to_buffer(frame, &mut plain).map_err(|error| broken(error.to_string()))?;
         if plain.len() != plain_len {
             return Err(broken(format!("it has {} bytes instead of {plain_len}", plain.len())));
         }
@@ -172,8 +174,14 @@ pub(super) fn pack(plain: &[u8], squeeze: Squeeze, seal: &Seal<'_>, source: &Sou
     Ok(flags)
 }
 
-/// The plain form of stored bytes.
-pub(super) fn unpack<'a>(stored: &'a [u8], flags: u8, seal: &Seal<'_>, max_len: u64) -> Result<Cow<'a, [u8]>> {
+/// The plain form of stored bytes. A caller that will add something to them says for how much there should be `room`.
+pub(super) fn unpack<'a>(
+    stored: &'a [u8],
+    flags: u8,
+    seal: &Seal<'_>,
+    max_len: u64,
+    room: usize,
+) -> Result<Cow<'a, [u8]>> {
     let mut opened = Cow::Borrowed(stored);
     if flags & (GCM_SIV | XCHACHA) != 0 {
         let cipher =
@@ -181,7 +189,7 @@ pub(super) fn unpack<'a>(stored: &'a [u8], flags: u8, seal: &Seal<'_>, max_len: 
         opened = Cow::Owned(cipher.open(flags, seal.associated, stored)?);
     }
     if flags & ZSTD != 0 {
-        opened = Cow::Owned(unsqueeze(&opened, flags, max_len)?);
+        opened = Cow::Owned(unsqueeze(&opened, flags, max_len, room)?);
     }
     if flags & BASE64 == 0 {
         return Ok(opened);
@@ -190,11 +198,11 @@ pub(super) fn unpack<'a>(stored: &'a [u8], flags: u8, seal: &Seal<'_>, max_len: 
     plain.map(Cow::Owned).ok_or_else(|| Error::corrupt("a payload with base64", "it cannot be put together"))
 }
 
-fn unsqueeze(mut squeezed: &[u8], flags: u8, max_len: u64) -> Result<Vec<u8>> {
+fn unsqueeze(mut squeezed: &[u8], flags: u8, max_len: u64, room: usize) -> Result<Vec<u8>> {
     let plain_len =
         varint::pull(&mut squeezed).ok_or_else(|| Error::corrupt("a compressed payload", "its length is missing"))?;
     if plain_len > max_len {
         return Err(Error::corrupt("a compressed payload", format!("it claims {plain_len} bytes")));
     }
-    decompress(squeezed, flags, plain_len as usize)
+    decompress(squeezed, flags, plain_len as usize, room)
 }

@@ -210,6 +210,7 @@ macro_rules! conformance_rules {
             the_same_append_is_stored_once,
             branches_and_restores_read_as_they_should,
             pruning_and_purging_keep_every_other_checkpoint,
+            pruning_goes_with_an_append,
             deleting_keeps_what_branches_need,
             what_is_kept_for_branches_says_what_it_said,
             a_clock_that_steps_back_changes_no_order,

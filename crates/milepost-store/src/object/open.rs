@@ -60,7 +60,7 @@ fn directory(url: &str, path: &str) -> Result<Arc<dyn ObjectStore>> {
 
 /// Waiting and trying again, in one place. A request gets an answer, or an error, within about a minute; whoever wrote
 /// then reads back what became of it.
-#[cfg(any(feature = "object-s3", feature = "object-gs", feature = "object-az"))]
+#[cfg(feature = "remote")]
 mod patience {
     use std::time::Duration;
 
@@ -124,11 +124,11 @@ fn az(url: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
     Ok(Arc::new(builder.build().map_err(|error| Error::invalid(url, error.to_string()))?))
 }
 
-#[cfg_attr(
-    not(any(feature = "object-s3", feature = "object-gs", feature = "object-az")),
-    expect(unused_variables, reason = "only remote buckets have names")
-)]
+#[cfg_attr(not(feature = "remote"), expect(unused_variables, reason = "only remote buckets have names"))]
 fn remote(url: &str, scheme: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
+    // The client asks the process which implementation of TLS to use. If the program has said so before, that holds.
+    #[cfg(feature = "remote")]
+    let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     match scheme {
         #[cfg(feature = "object-s3")]
         "s3" => s3(url, bucket),

@@ -223,7 +223,7 @@ impl Db {
         self.target.config.connect(self.tls.clone()).await
     }
 
-    async fn connect(&self, what: &str) -> Result<Client, Failed> {
+    pub async fn connect(&self, what: &str) -> Result<Client, Failed> {
         let unavailable = |why: String| Error::Unavailable { what: format!("{what} in {}", self.target.words), why };
         let connecting = self.target.config.connect(self.tls.clone());
         let limit = self.target.config.get_connect_timeout().copied().unwrap_or(self.patience.connect);

@@ -96,6 +96,19 @@ impl Default for PostgresOptions {
     }
 }
 
+/// A connection to a database for reading tables of another program, reached as a store is: by the same URLs, with the same TLS,
+/// environment and limits. Needs a tokio runtime, on which it runs until the client is dropped.
+pub async fn connect(url: &str) -> Result<tokio_postgres::Client> {
+    let options = PostgresOptions::default();
+    let patience = Patience {
+        connect: Duration::from_millis(options.connect_ms),
+        statement: Duration::from_millis(options.statement_ms),
+        tries: options.tries,
+    };
+    let db = Db::new(Target::from_url(url)?, crate::system_source()?, false, patience, 1)?;
+    db.connect("connecting").await.map_err(|failed| failed.error)
+}
+
 /// The thread on which everything that waits for the server runs: callers need no runtime of their own.
 struct Engine {
     handle: Handle,

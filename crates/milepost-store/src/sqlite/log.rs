@@ -439,7 +439,8 @@ fn scan(db: &Connection, timeline_no: i64, range: &Range) -> Result<Scanned> {
     };
     let mut statement = db.prepare_cached(sql).map_err(&failed)?;
     let mut rows = statement.query([from, to]).map_err(&failed)?;
-    let mut found = Vec::new();
+    // Room for a page at most: a range without a limit may still be short.
+    let mut found = Vec::with_capacity(range.limit.min((to - from).max(0) as usize).min(256));
     let mut last: Option<i64> = None;
     let mut first = None;
     while found.len() < range.limit

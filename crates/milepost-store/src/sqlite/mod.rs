@@ -253,8 +253,10 @@ impl Backend for SqliteBackend {
     }
 
     async fn check(&self, depth: Depth) -> Result<Vec<Finding>> {
-        let path = self.path.clone();
-        let found = self.writer.alone(move |db| rows::check(db, &path, depth)).await?;
+        let pages = self.readers.aside(rows::check_file)?;
+        let rows = self.writer.alone(move |db| rows::check_rows(db, depth)).await;
+        let mut found = pages.await.map_err(|_| Error::Closed)??;
+        found.extend(rows?);
         self.note_damage(found.iter().any(|finding| finding.derived));
         Ok(found)
     }

@@ -34,11 +34,7 @@ impl Readers {
         for number in 0..READERS {
             let receiver = Arc::clone(&receiver);
             let path = path.to_owned();
-            let thread = std::thread::Builder::new()
-                .name(format!("milepost-reader-{number}"))
-                .spawn(move || serve(&receiver, &path))
-                .map_err(|error| Error::Io { what: "starting a reader".into(), why: error.to_string() })?;
-            threads.push(thread);
+            threads.push(start(format!("milepost-reader-{number}"), move || serve(&receiver, &path))?);
         }
         Ok(Self {
             path: path.to_owned(),
@@ -80,6 +76,23 @@ impl Readers {
         answer.await.map_err(|_| Error::Closed)?
     }
 
+    /// Runs `work` on the file on a thread of its own: for what takes long, so that nobody waits for it.
+    pub fn aside<T, F>(&self, work: F) -> Result<oneshot::Receiver<Result<T>>>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Path) -> Result<T> + Send + 'static,
+    {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.sender.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            return Err(Error::Closed);
+        }
+        threads.retain(|thread| !thread.is_finished());
+        let (path, (reply, answer)) = (self.path.clone(), oneshot::channel());
+        let work = move || drop(reply.send(work(&path)));
+        threads.push(start("milepost-aside".into(), work)?);
+        Ok(answer)
+    }
+
     /// Ends the threads once they have answered what waits.
     pub fn close(&self) {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -97,6 +110,11 @@ impl Drop for Readers {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+fn start(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name(name).spawn(work);
+    thread.map_err(|error| Error::Io { what: "starting a reader".into(), why: error.to_string() })
 }
 
 fn snapshot<T>(connection: &Connection, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {

@@ -551,12 +551,11 @@ pub(super) fn usage(db: &Connection, workspace: &WorkspaceId) -> Result<Usage> {
     Ok(usage)
 }
 
-/// Looks for damage below the log. All of it sees the same state.
-pub(super) fn check(db: &Connection, path: &Path, depth: Depth) -> Result<Vec<Finding>> {
+/// Looks for damage in what the tables say. All of it sees the same state.
+pub(super) fn check_rows(db: &Connection, depth: Depth) -> Result<Vec<Finding>> {
     let failed = fail("checking the database file");
-    let mut found = check_file(path)?;
     db.execute_batch("BEGIN").map_err(&failed)?;
-    let rows = check_orphans(db).and_then(|mut found| {
+    let found = check_orphans(db).and_then(|mut found| {
         if depth == Depth::Deep {
             found.extend(super::text::check(db)?);
         }
@@ -565,12 +564,11 @@ pub(super) fn check(db: &Connection, path: &Path, depth: Depth) -> Result<Vec<Fi
     if !db.is_autocommit() {
         db.execute_batch("COMMIT").map_err(&failed)?;
     }
-    found.extend(rows?);
-    Ok(found)
+    found
 }
 
 /// Pages, cells and indexes, as SQLite checks them.
-fn check_file(path: &Path) -> Result<Vec<Finding>> {
+pub(super) fn check_file(path: &Path) -> Result<Vec<Finding>> {
     let db = connect(path, Mode::Read)?;
     forget_modules(&db);
     // Most pages are looked at once: room for many would only have to be filled.

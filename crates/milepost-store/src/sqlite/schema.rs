@@ -22,7 +22,7 @@ const SQLITE_MIN: i32 = 3_051_003;
 /// How long to wait for another process that writes.
 pub(super) const BUSY_MS: u64 = 30_000;
 /// Pages in the WAL before they are copied into the database.
-const WAL_PAGES: i64 = 1000;
+pub(super) const WAL_PAGES: i64 = 1000;
 
 const TABLES: &str = "
 CREATE TABLE sessions (

@@ -19,6 +19,7 @@ use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::schema::{Mode, connect, fail, prepare};
+use super::wal::Ahead;
 use super::{log, text};
 use crate::error::{Error, Result};
 
@@ -90,6 +91,7 @@ impl Writer {
         let waiting = Arc::new(AtomicUsize::new(0));
         let desk = Arc::new(Mutex::new(Desk {
             connection: Some(connection),
+            ahead: Ahead::new(&path),
             path,
             text_index,
             backlog: usize::from(text_index),
@@ -207,6 +209,7 @@ impl Drop for Writer {
 struct Desk {
     /// None when poisoned.
     connection: Option<Connection>,
+    ahead: Ahead,
     path: PathBuf,
     text_index: bool,
     /// Messages that may not be indexed yet.
@@ -282,6 +285,7 @@ impl Desk {
                 false
             }
             Order::Stop(reply) => {
+                self.ahead = Ahead::new(&self.path);
                 let outcome = match self.connection.take() {
                     Some(connection) => finish(connection),
                     None => Ok(()),
@@ -297,6 +301,7 @@ impl Desk {
     fn connection(&mut self) -> Result<&Connection> {
         if self.connection.is_none() {
             self.connection = Some(reopen(&self.path, self.text_index)?);
+            self.ahead = Ahead::new(&self.path);
             self.backlog = usize::from(self.text_index);
         }
         self.connection.as_ref().ok_or(Error::Closed)
@@ -308,14 +313,12 @@ impl Desk {
         }
         self.commits += 1;
         let messages: usize = group.iter().map(|job| job.messages()).sum();
-        let connection = match self.connection() {
-            Ok(connection) => connection,
-            Err(error) => {
-                group.into_iter().for_each(|job| job.answer(Err(error.clone())));
-                return;
-            }
-        };
-        match transact(connection, group) {
+        if let Err(error) = self.connection() {
+            group.into_iter().for_each(|job| job.answer(Err(error.clone())));
+            return;
+        }
+        let Some(connection) = &self.connection else { return };
+        match transact(connection, &mut self.ahead, group) {
             Ok(()) => {
                 if self.text_index {
                     self.backlog += messages;
@@ -370,7 +373,7 @@ struct Poisoned;
 /// Runs a group in one transaction, and answers everyone.
 ///
 /// Savepoints cost, and jobs hardly ever fail: the first attempt does without, and is undone when one fails.
-fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Result<(), Poisoned> {
+fn transact(connection: &Connection, ahead: &mut Ahead, mut group: VecDeque<Box<dyn Job>>) -> Result<(), Poisoned> {
     let mut guard = Guard::Transaction;
     while !group.is_empty() {
         if let Err(error) = run(connection, "BEGIN IMMEDIATE").map_err(fail("beginning a transaction")) {
@@ -378,6 +381,7 @@ fn transact(connection: &Connection, mut group: VecDeque<Box<dyn Job>>) -> Resul
             group.into_iter().for_each(|job| job.answer(Err(error.clone())));
             return if poisoned { Err(Poisoned) } else { Ok(()) };
         }
+        ahead.extend();
         let mut done: Vec<Box<dyn Job>> = Vec::with_capacity(group.len());
         // What was refused because of others in this transaction is told when those are on the disk.
         let mut refused: Vec<(Box<dyn Job>, Error)> = Vec::new();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use milepost_model::{
-    BatchId, CheckpointId, Delta, Event, Message, Position, Resumable, SessionId, SessionPatch, State, TimelineId,
-    Trigger,
+    BatchId, CheckpointId, Delta, Event, Message, Position, Resumable, Retention, SessionId, SessionPatch, State,
+    TimelineId, Trigger,
 };
 use serde_json::{Map, Value};
 
@@ -104,6 +104,7 @@ pub struct Append {
     pub(super) id: Option<BatchId>,
     pub(super) after: Option<(TimelineId, u64)>,
     pub(super) items: Vec<Item>,
+    pub(super) prune: Option<Retention>,
 }
 
 impl Append {
@@ -115,6 +116,26 @@ impl Append {
     /// Whether there is nothing to append.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
+    }
+
+    /// The same without its checkpoints.
+    #[must_use]
+    pub fn without_marks(mut self) -> Self {
+        self.items.retain(|item| !matches!(item, Item::Mark(_)));
+        self
+    }
+
+    /// Checkpoints that a retention does not keep go into the trash in the same batch. If that cannot be done, the rest is
+    /// stored all the same: see [`Receipt::pruned`].
+    #[must_use]
+    pub fn prune(mut self, keep: &Retention) -> Self {
+        self.prune = Some(keep.clone());
+        self
+    }
+
+    /// Whether checkpoints are to go into the trash with it.
+    pub fn prunes(&self) -> bool {
+        self.prune.is_some()
     }
 
     /// Under an id of the caller's: the same append sent again is recognised and not added twice.
@@ -189,6 +210,8 @@ pub struct Receipt {
     pub length: u64,
     /// Checkpoints it took.
     pub checkpoints: Vec<CheckpointId>,
+    /// Checkpoints that went into the trash with it, oldest first; none when that was not asked for, or could not be done.
+    pub pruned: Option<Vec<CheckpointId>>,
     /// It was stored before: nothing was added.
     pub repeated: bool,
 }

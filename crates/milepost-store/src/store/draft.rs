@@ -6,7 +6,7 @@ use std::sync::Arc;
 use milepost_model::delta::encode_value;
 use milepost_model::{
     BatchId, Block, Body, Checkpoint, CheckpointId, Content, Delta, EntryKind, Epoch, Event, Hash, HashedState,
-    Message, Position, Seq, Session, SessionId, State, Status, TimelineId, Timestamp,
+    Message, Position, Retention, Seq, Session, SessionId, State, Status, TimelineId, Timestamp,
 };
 use serde_json::{Map, Value};
 
@@ -17,6 +17,7 @@ use super::read::{Distance, encode_keyframe};
 use super::writer::SessionWriter;
 use crate::backend::{
     Batch, Blob, BlobId, Keyframe, Kinds, MarkFilter, MarkRow, Order, Range, Rewrite, SessionHead, StoredEntry,
+    Timeline,
 };
 use crate::codec::{self, Codec};
 use crate::error::{Conflict, Error, Result};
@@ -43,9 +44,16 @@ pub(super) struct Head {
     pub session: Session,
     /// The state, once it was needed.
     pub state: Option<HeadState>,
+    /// The session's own timelines and the checkpoints that are not in the trash, once they were needed.
+    pub kept: Option<Box<Kept>>,
     /// A write is under way or failed: what is known here may be wrong.
     pub stale: bool,
     pub recent: VecDeque<(BatchId, Receipt)>,
+}
+
+pub(super) struct Kept {
+    pub lines: Vec<Timeline>,
+    pub rows: Vec<MarkRow>,
 }
 
 pub(super) struct HeadState {
@@ -95,9 +103,14 @@ pub(super) struct Draft {
     pub entries: Vec<StoredEntry>,
     pub blobs: Vec<Blob>,
     pub marks: Vec<MarkRow>,
+    /// Checkpoints that go into the trash.
+    pub trashed: Vec<MarkRow>,
     pub keyframes: Vec<Keyframe>,
     pub drop_keyframes: Vec<Position>,
     pub bytes: u64,
+    /// What was handed to the store: checkpoints that were made, and those that went into the trash.
+    pub made: Vec<MarkRow>,
+    pub gone: Vec<CheckpointId>,
     /// States that were compared: freed while the disk works.
     pub spent: Vec<Arc<State>>,
 }
@@ -114,9 +127,12 @@ impl Draft {
             entries: Vec::new(),
             blobs: Vec::new(),
             marks: Vec::new(),
+            trashed: Vec::new(),
             keyframes: Vec::new(),
             drop_keyframes: Vec::new(),
             bytes: 0,
+            made: Vec::new(),
+            gone: Vec::new(),
             spent: Vec::new(),
         }
     }
@@ -133,6 +149,10 @@ impl Head {
     }
 
     pub(super) fn take(&mut self, draft: Draft) {
+        if let Some(kept) = &mut self.kept {
+            kept.rows.extend(draft.made);
+            kept.rows.retain(|row| !draft.gone.contains(&row.id));
+        }
         self.length = draft.length;
         self.chain = draft.chain;
         self.time = draft.time;
@@ -180,6 +200,7 @@ impl Store {
             time: session.active,
             session,
             state: None,
+            kept: None,
             stale: false,
             recent: VecDeque::new(),
         };
@@ -228,7 +249,7 @@ impl Store {
                 checkpoints.extend(self.inner.backend.marks(self.workspace(), filter).await?.iter().map(|row| row.id));
             }
             let first = Position { timeline: head.timeline, seq: *first };
-            head.recent.push_back((*batch, Receipt { first, length, checkpoints, repeated: true }));
+            head.recent.push_back((*batch, Receipt { first, length, checkpoints, pruned: None, repeated: true }));
         }
         Ok(())
     }
@@ -250,6 +271,7 @@ impl SessionWriter {
             return Err(Error::invalid("append", "it has no entries: add a message, a state, an event or a mark"));
         }
         let before = (draft.entries.len(), draft.blobs.len(), draft.marks.len(), draft.keyframes.len());
+        let trashed = draft.trashed.len();
         let (length, chain, session, bytes) = (draft.length, draft.chain, draft.session.clone(), draft.bytes);
         let outcome = self.draft_items(head, draft, append, id).await;
         if outcome.is_err() {
@@ -257,6 +279,7 @@ impl SessionWriter {
             draft.blobs.truncate(before.1);
             draft.marks.truncate(before.2);
             draft.keyframes.truncate(before.3);
+            draft.trashed.truncate(trashed);
             (draft.length, draft.chain, draft.session, draft.bytes) = (length, chain, session, bytes);
         }
         outcome
@@ -283,15 +306,25 @@ impl SessionWriter {
         let first = Position { timeline: head.timeline, seq: Seq(length) };
         if draft.entries.len() == start {
             // A state that did not change is no entry.
-            return Ok(Receipt { first, length, checkpoints, repeated: false });
+            return Ok(Receipt { first, length, checkpoints, pruned: None, repeated: false });
         }
+        let pruned = match &append.prune {
+            // What cannot be done now is done another time. Whoever is dropped meanwhile leaves a state that is not stored.
+            Some(keep) => {
+                let is_stale = std::mem::replace(&mut head.stale, true);
+                let pruned = Box::pin(self.draft_prune(head, draft, keep)).await.ok();
+                head.stale = is_stale;
+                pruned
+            }
+            None => None,
+        };
         if let Some(entry) = draft.entries.get_mut(start) {
             entry.batch = Some(id);
         }
         if let Some(entry) = draft.entries.last_mut() {
             entry.chain = Some(draft.chain);
         }
-        Ok(Receipt { first, length: draft.length, checkpoints, repeated: false })
+        Ok(Receipt { first, length: draft.length, checkpoints, pruned, repeated: false })
     }
 
     async fn draft_item(
@@ -457,6 +490,28 @@ impl SessionWriter {
         Ok(())
     }
 
+    /// Puts checkpoints beyond the retention into the trash, also those of the draft itself.
+    async fn draft_prune(&self, head: &mut Head, draft: &mut Draft, keep: &Retention) -> Result<Vec<CheckpointId>> {
+        let store = &self.store;
+        if head.kept.is_none() {
+            head.kept = Some(Box::new(store.kept(self.session).await?));
+        }
+        let Some(kept) = &mut head.kept else { return Ok(Vec::new()) };
+        // The others do not grow.
+        kept.lines.iter_mut().filter(|line| line.id == head.timeline).for_each(|line| line.length = draft.length);
+        let all = kept.rows.iter().chain(&draft.marks);
+        let rows = all.filter(|row| !draft.trashed.iter().any(|gone| gone.id == row.id)).cloned().collect();
+        let gone = store.prunable_of(self.session, &kept.lines, rows, keep).await?;
+        let ids: Vec<CheckpointId> = gone.iter().map(|row| row.id).collect();
+        if !ids.is_empty() {
+            let event = Event::new(event::PRUNED, serde_json::json!({ "checkpoints": ids }));
+            self.push(draft, head.timeline, &Body::Event(event), Vec::new())?;
+            let trashed = Some(draft.time);
+            draft.trashed.extend(gone.into_iter().map(|row| MarkRow { trashed, ..row }));
+        }
+        Ok(ids)
+    }
+
     /// The batch of a draft: first and last entries and all checksums are set.
     pub(super) fn finish(&self, head: &Head, draft: &mut Draft, id: BatchId) -> Result<Batch> {
         if let Some(entry) = draft.entries.first_mut() {
@@ -468,6 +523,15 @@ impl SessionWriter {
         for (number, entry) in draft.entries.iter_mut().enumerate() {
             let at = Position { timeline: head.timeline, seq: Seq(draft.first.0 + number as u64) };
             entry.sum = codec::checksum(at, entry);
+        }
+        // A checkpoint that goes at once never was anywhere else.
+        let mut trashed = std::mem::take(&mut draft.trashed);
+        draft.made = if head.kept.is_some() { draft.marks.clone() } else { Vec::new() };
+        draft.gone = trashed.iter().map(|row| row.id).collect();
+        for row in &mut draft.marks {
+            if let Some(at) = trashed.iter().position(|gone| gone.id == row.id) {
+                *row = trashed.swap_remove(at);
+            }
         }
         Ok(Batch {
             session: self.session,
@@ -482,7 +546,11 @@ impl SessionWriter {
             row: Some(fold::session_to_row(&self.codec, &draft.session)?),
             marks: std::mem::take(&mut draft.marks),
             keyframes: std::mem::take(&mut draft.keyframes),
-            rewrite: Rewrite { drop_keyframes: std::mem::take(&mut draft.drop_keyframes), ..Rewrite::default() },
+            rewrite: Rewrite {
+                drop_keyframes: std::mem::take(&mut draft.drop_keyframes),
+                marks: trashed,
+                ..Rewrite::default()
+            },
         })
     }
 }

@@ -1,8 +1,8 @@
 //! Putting a session into a store as it was elsewhere: times, numbers, checkpoints and their ids, old timelines.
 //!
 //! Entries are encoded anew with the keys of this store and chained anew; what they say, and the hash of the state at every
-//! checkpoint, stays. A session that is being imported is hidden until it is whole. One that was not finished is removed
-//! by [`Store::collect`], or when the same session is imported again.
+//! checkpoint, stays. A session that is being imported is hidden until it is whole, and a record says so, as its own log
+//! cannot. One that was not finished is removed by [`Store::collect`], or when the same session is imported again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -31,6 +31,9 @@ const ENTRIES: usize = 512;
 /// or so many bytes.
 const BYTES: u64 = 4 << 20;
 
+/// Records that name sessions whose import was begun and not finished.
+const IMPORTING: &str = "importing";
+
 /// Writes a session that comes from elsewhere, entry by entry.
 pub struct Importer {
     writer: SessionWriter,
@@ -57,6 +60,9 @@ impl Store {
         check_name("the holder", &claim.holder, "max_name_bytes", self.inner.limits.max_name_bytes)?;
         self.remove_unfinished(session, claim).await?;
         self.refuse_line(line).await?;
+        if self.record(IMPORTING, &session.to_string()).await?.is_none() {
+            self.put_record(IMPORTING, &session.to_string(), None, None, b"").await?;
+        }
         self.inner.keys.create_session(&*self.inner.backend, session).await?;
         let owner = self.source().id();
         let fresh = Session::new(session, line, Timestamp(i64::MIN));
@@ -68,6 +74,7 @@ impl Store {
             time: Timestamp(i64::MIN),
             session: fresh,
             state: Some(HeadState::new(Value::Object(Map::new()), Distance::default(), 0)),
+            kept: None,
             stale: false,
             recent: VecDeque::new(),
         };
@@ -123,6 +130,33 @@ impl Store {
         self.remove(session, claim).await
     }
 
+    /// Whether a session is one whose import was begun and not finished: it is hidden, and a record says why.
+    pub async fn is_unfinished(&self, session: SessionId) -> Result<bool> {
+        if self.record(IMPORTING, &session.to_string()).await?.is_none() {
+            return Ok(false);
+        }
+        match self.inner.backend.session(self.workspace(), session).await {
+            Ok(Some(head)) => Ok(head.row.hidden),
+            // One whose row is lost is not shown for that.
+            Ok(None) => Ok(true),
+            Err(error) if error.is_damage() => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Forgets that a session was being imported: it is whole, or gone.
+    pub(super) async fn forget_importing(&self, session: SessionId) -> Result<()> {
+        let key = session.to_string();
+        match self.record(IMPORTING, &key).await? {
+            Some(record) => match self.delete_record(IMPORTING, &key, record.version).await {
+                // Someone else was faster.
+                Err(Error::Conflict(_) | Error::NotFound { .. }) => Ok(()),
+                other => other,
+            },
+            None => Ok(()),
+        }
+    }
+
     async fn refuse_line(&self, line: TimelineId) -> Result<()> {
         match self.inner.backend.timeline(self.workspace(), line).await? {
             Some(_) => Err(Conflict::Exists { what: "timeline", id: line.to_string() }.into()),
@@ -176,6 +210,7 @@ impl Importer {
             time: session.active,
             session,
             state,
+            kept: None,
             stale: false,
             recent: VecDeque::new(),
         };
@@ -394,6 +429,9 @@ impl Importer {
             return Err(Error::invalid(format!("session {}", self.session()), "it has no entries"));
         }
         self.flush(self.is_new && self.needs_reindex).await?;
+        if self.is_new {
+            self.writer.store.forget_importing(self.session()).await?;
+        }
         if self.needs_reindex {
             self.writer.store.reindex_session(self.session()).await?;
         }
@@ -404,12 +442,13 @@ impl Importer {
     pub async fn discard(self) -> Result<()> {
         let store = self.writer.store.clone();
         if !self.is_new {
-            return self.writer.release().await;
+            return Box::pin(self.writer.release()).await;
         }
         if self.holder.is_none() {
             let (session, epoch) = (self.session(), self.head.epoch);
             store.inner.backend.remove(store.workspace(), session, epoch).await?;
         }
+        store.forget_importing(self.session()).await?;
         store.inner.keys.shred(&*store.inner.backend, self.session()).await
     }
 }
@@ -425,6 +464,7 @@ impl Head {
             time: self.time,
             session: self.session.clone(),
             state: None,
+            kept: None,
             stale: true,
             recent: VecDeque::new(),
         }

@@ -126,6 +126,7 @@ impl Store {
             Err(error) => return Err(error),
         }
         self.changed(session);
+        self.forget_importing(session).await?;
         self.inner.keys.shred(&*self.inner.backend, session).await
     }
 

@@ -1,8 +1,6 @@
 //! Checkpoints: finding them, and loading the state they name.
 
-use milepost_model::{
-    Body, Checkpoint, CheckpointId, HashedState, Position, Seq, SessionId, State, Timestamp, Trigger,
-};
+use milepost_model::{Body, Checkpoint, CheckpointId, Position, Seq, SessionId, State, Timestamp, Trigger, hash_value};
 
 use super::Store;
 use super::read::Segment;
@@ -208,7 +206,7 @@ impl Store {
 
     async fn load_mark(&self, mark: Mark) -> Result<Loaded> {
         let (state, _) = self.state_before(mark.at.timeline, mark.at.seq.next()).await?;
-        if HashedState::new(state.clone()).hash() != mark.checkpoint.state.0 {
+        if hash_value(&state) != mark.checkpoint.state.0 {
             return Err(Error::corrupt(
                 format!("the state of checkpoint {}", mark.checkpoint.id),
                 "it does not have the hash that the checkpoint names",

@@ -57,6 +57,9 @@ pub use writer::SessionWriter;
 pub struct Options {
     /// Whose sessions.
     pub workspace: WorkspaceId,
+    /// Whether a workspace that has nothing in the store yet is begun, encrypted or not as the keys say. Else opening it
+    /// says that it is not there (true).
+    pub may_begin: bool,
     /// Keys that encrypt and sign.
     pub keys: KeyOptions,
     /// Sizes and numbers that are not passed.
@@ -94,6 +97,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             workspace: WorkspaceId::default(),
+            may_begin: true,
             keys: KeyOptions::default(),
             limits: Limits::default(),
             lease_ttl_ms: 30_000,
@@ -206,6 +210,9 @@ impl Store {
             Some(source) => source,
             None => crate::system::system_source()?,
         };
+        if !options.may_begin && !Keys::is_begun(&*backend, &options.workspace).await? {
+            return Err(Error::not_found("workspace", &options.workspace));
+        }
         let keys = Keys::open(&*backend, &options.workspace, &options.keys, &source).await?;
         Ok(Self {
             inner: Arc::new(Inner {
@@ -235,6 +242,11 @@ impl Store {
     /// Where time, randomness and ids come from.
     pub fn source(&self) -> &Source {
         &self.inner.source
+    }
+
+    /// How long a lease lasts without an append or a renewal, in milliseconds.
+    pub fn lease_ttl_ms(&self) -> i64 {
+        self.inner.lease_ttl_ms
     }
 
     /// Whether what users wrote is encrypted.

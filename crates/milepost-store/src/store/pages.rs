@@ -49,7 +49,10 @@ impl Pages<'_> {
             blobs <= PAGE_BLOBS
         };
         let count = self.read.as_slice().iter().take_while(fits).count();
-        let entries = self.read.by_ref().take(count).collect();
+        // Whatever was read fits, as a rule: then it is handed on as it is.
+        let all = count == self.read.len();
+        let entries =
+            if all { std::mem::take(&mut self.read).collect() } else { self.read.by_ref().take(count).collect() };
         self.store.page(entries).await.map(Some)
     }
 

@@ -76,7 +76,9 @@ impl Store {
         }
         events.sort_by_key(|(time, _)| *time);
         fold::trash_marks(&mut marks, &events);
-        let session = self.fold_session(id, &lines, head).await?;
+        let mut session = self.fold_session(id, &lines, head).await?;
+        // The log of an import that was not finished does not say so: it is another store's.
+        session.hidden |= self.is_unfinished(id).await?;
         Ok(Derived { row: fold::session_to_row(&codec, &session)?, marks })
     }
 

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::Store;
 use super::append::Claim;
+use super::draft::Kept;
 use super::fold::event;
 use super::read::encode_keyframe;
 use super::writer::{Changes, SessionWriter};
@@ -18,12 +19,12 @@ use crate::error::{Error, KeyError, Result};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
-/// What pruning did, or would do.
+/// What pruning would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Checkpoints that went into the trash, oldest first.
+    /// Checkpoints that would go into the trash, oldest first.
     pub checkpoints: Vec<CheckpointId>,
-    /// Stored bytes that purging them will free, about.
+    /// Stored bytes that purging them would free, about.
     pub bytes: u64,
 }
 
@@ -43,30 +44,30 @@ pub struct Purged {
 impl Store {
     /// Every mark of a session's own timelines, oldest first, also those in the trash.
     pub(super) async fn own_marks(&self, lines: &[Timeline]) -> Result<Vec<MarkRow>> {
+        self.some_marks(lines, None).await
+    }
+
+    async fn some_marks(&self, lines: &[Timeline], trashed: Option<bool>) -> Result<Vec<MarkRow>> {
         let mut rows = Vec::new();
         for line in lines {
             let filter =
-                MarkFilter { trashed: None, order: Order::Forward, ..MarkFilter::of(line.id, Seq(0), Seq(u64::MAX)) };
+                MarkFilter { trashed, order: Order::Forward, ..MarkFilter::of(line.id, Seq(0), Seq(u64::MAX)) };
             rows.extend(self.inner.backend.marks(self.workspace(), filter).await?);
         }
         rows.sort_by_key(|row| (row.time, row.at));
         Ok(rows)
     }
 
-    /// Entries at which another timeline begins: they and their states stay.
-    async fn branch_points(&self, session: SessionId, lines: &[Timeline]) -> Result<BTreeSet<Position>> {
-        let children = self.inner.backend.children(self.workspace(), session).await?;
-        Ok(lines.iter().chain(&children).filter_map(|line| line.parent).collect())
-    }
-
     /// The newest of these marks before the head and before each branch: what those resume from.
     async fn anchors(
         &self,
-        session: SessionId,
         lines: &[Timeline],
+        children: &[Timeline],
         rows: &[MarkRow],
     ) -> Result<BTreeSet<CheckpointId>> {
-        let children = self.inner.backend.children(self.workspace(), session).await?;
+        if let ([_], []) = (lines, children) {
+            return Ok(rows.iter().max_by_key(|row| row.at.seq).map(|row| row.id).into_iter().collect());
+        }
         let heads = lines.iter().filter(|line| line.head.is_some()).map(|line| (line.id, Seq(line.length)));
         let begins = children.iter().filter_map(|line| line.parent).map(|at| (at.timeline, at.seq.next()));
         let mut anchors = BTreeSet::new();
@@ -88,14 +89,31 @@ impl Store {
     /// The checkpoints that a session would lose: too many, too old, or not clean. Never the newest,
     /// a labelled, manual, milestone or phase one, nor one where a branch begins.
     async fn prunable(&self, session: SessionId, keep: &Retention) -> Result<Vec<MarkRow>> {
+        let Kept { lines, rows } = self.kept(session).await?;
+        self.prunable_of(session, &lines, rows, keep).await
+    }
+
+    /// A session's own timelines, and its checkpoints that are not in the trash.
+    pub(super) async fn kept(&self, session: SessionId) -> Result<Kept> {
         let lines = self.inner.backend.timelines(self.workspace(), session).await?;
-        let points = self.branch_points(session, &lines).await?;
-        let mut rows = self.own_marks(&lines).await?;
-        rows.retain(|row| row.trashed.is_none());
+        let rows = self.some_marks(&lines, Some(false)).await?;
+        Ok(Kept { lines, rows })
+    }
+
+    /// Which of these checkpoints, oldest first, a session would lose.
+    pub(super) async fn prunable_of(
+        &self,
+        session: SessionId,
+        lines: &[Timeline],
+        rows: Vec<MarkRow>,
+        keep: &Retention,
+    ) -> Result<Vec<MarkRow>> {
+        let children = self.inner.backend.children(self.workspace(), session).await?;
+        let points = branch_points(lines, &children);
         let newest = rows.last().map(|row| row.id);
         let oldest_kept = self.source().now().plus_ms(-i64::from(keep.max_age_days) * DAY_MS);
         let total = rows.len();
-        let anchors = self.anchors(session, &lines, &rows).await?;
+        let anchors = self.anchors(lines, &children, &rows).await?;
         let is_fixed =
             |row: &MarkRow| row.kept || Some(row.id) == newest || points.contains(&row.at) || anchors.contains(&row.id);
         let is_unwanted =
@@ -124,10 +142,6 @@ impl Store {
     /// Shows what [`SessionWriter::prune`] would do.
     pub async fn prune_preview(&self, session: SessionId, keep: &Retention) -> Result<Pruned> {
         let rows = self.prunable(session, keep).await?;
-        self.describe_pruned(session, &rows).await
-    }
-
-    async fn describe_pruned(&self, session: SessionId, rows: &[MarkRow]) -> Result<Pruned> {
         let ids: BTreeSet<CheckpointId> = rows.iter().map(|row| row.id).collect();
         let plan = self.purge_plan(session, |row| row.trashed.is_some() || ids.contains(&row.id)).await?;
         Ok(Pruned { checkpoints: rows.iter().map(|row| row.id).collect(), bytes: plan.purged.bytes })
@@ -140,7 +154,8 @@ impl Store {
     }
 
     /// Purges what has lain in the trash for longer than the retention says: pruned checkpoints of every
-    /// session, and whole sessions. With `dry_run` it only says what it would do.
+    /// session, and whole sessions. What somebody holds is left for the next time. With `dry_run` it only says what it would
+    /// do.
     pub async fn empty_trash(
         &self,
         keep: &Retention,
@@ -156,14 +171,18 @@ impl Store {
             }
             if row.trashed.is_some_and(|time| time < before) {
                 let mode = super::DeleteMode::KeepBranches;
-                self.delete(row.id, mode, claim, dry_run).await?;
-                deleted.push(row.id);
+                match self.delete(row.id, mode, claim, dry_run).await {
+                    Ok(_) => deleted.push(row.id),
+                    Err(Error::Held { .. }) => {}
+                    Err(error) => return Err(error),
+                }
                 continue;
             }
             let purged = match self.empty_marks(row.id, before, claim, dry_run).await {
                 // Nothing can be purged of what cannot be read. The others are seen to all the same.
                 Err(Error::Key(KeyError::Shredded { .. })) => continue,
                 Err(error) if error.is_damage() => continue,
+                Err(Error::Held { .. }) => continue,
                 other => other?,
             };
             total.checkpoints.extend(purged.checkpoints);
@@ -188,10 +207,11 @@ impl Store {
     /// What has to be written to erase the marks for which `gone` holds.
     async fn purge_plan(&self, session: SessionId, gone: impl Fn(&MarkRow) -> bool + Send + Sync) -> Result<Plan> {
         let lines = self.inner.backend.timelines(self.workspace(), session).await?;
-        let points = self.branch_points(session, &lines).await?;
+        let children = self.inner.backend.children(self.workspace(), session).await?;
+        let points = branch_points(&lines, &children);
         let rows = self.own_marks(&lines).await?;
         // A branch's list names the mark that it began after.
-        let anchors = self.anchors(session, &[], &rows).await?;
+        let anchors = self.anchors(&[], &children, &rows).await?;
         let mut plan = Plan::default();
         let mut stays: BTreeMap<TimelineId, BTreeSet<Seq>> = BTreeMap::new();
         for row in &rows {
@@ -266,6 +286,11 @@ impl Store {
     }
 }
 
+/// Entries at which another timeline begins: they and their states stay.
+fn branch_points(lines: &[Timeline], children: &[Timeline]) -> BTreeSet<Position> {
+    lines.iter().chain(children).filter_map(|line| line.parent).collect()
+}
+
 /// What an erased entry still needs.
 const ERASED_BYTES: u64 = 33;
 
@@ -284,9 +309,9 @@ struct Plan {
 
 impl SessionWriter {
     /// Puts checkpoints beyond the retention into the trash.
-    pub async fn prune(&self, keep: &Retention) -> Result<Pruned> {
+    pub async fn prune(&self, keep: &Retention) -> Result<Vec<CheckpointId>> {
         let rows = self.store().prunable(self.id(), keep).await?;
-        let pruned = self.store().describe_pruned(self.id(), &rows).await?;
+        let pruned = rows.iter().map(|row| row.id).collect();
         if !rows.is_empty() {
             self.set_trashed(rows, Some(self.store().source().now())).await?;
         }

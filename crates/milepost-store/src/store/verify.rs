@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::future::join;
 use milepost_model::{
     BatchId, Body, Channel, EntryKind, Event, Hash, HashedState, Position, Seq, Session, SessionId, TimelineId,
     Timestamp,
@@ -41,6 +42,8 @@ pub struct Verified {
     pub bytes: u64,
     /// Sessions whose key was destroyed: their entries cannot be looked at.
     pub shredded: Vec<SessionId>,
+    /// Sessions whose import was begun and not finished, hidden: nothing is wrong with what is there of them.
+    pub unfinished: Vec<SessionId>,
     /// What is not as it should be.
     pub problems: Vec<Problem>,
 }
@@ -89,8 +92,10 @@ impl Store {
     }
 
     async fn verify_to(&self, depth: Depth) -> Result<Verified> {
+        // Both at once: the one looks at pages, the other at what they say.
+        let (checked, verified) = join(self.inner.backend.check(depth), self.verify_sessions()).await;
         let mut report = Verified::default();
-        match self.inner.backend.check(depth).await {
+        match checked {
             Ok(found) => {
                 report.problems.extend(found.into_iter().map(|Finding { derived, what }| Problem {
                     session: None,
@@ -102,22 +107,10 @@ impl Store {
             Err(error) if error.is_damage() => report.note(None, None, false, &error),
             Err(error) => return Err(error),
         }
-        match self.all_sessions().await {
-            Ok(rows) => {
-                let listed: BTreeSet<SessionId> = rows.iter().map(|row| row.id).collect();
-                for id in self.inner.backend.session_ids(self.workspace()).await? {
-                    if !listed.contains(&id) {
-                        let what = "it is not in the list of sessions; reindex puts it there".to_owned();
-                        report.problems.push(Problem { session: Some(id), at: None, derived: true, what });
-                    }
-                }
-                for row in rows {
-                    self.verify_row(&row, &mut report).await?;
-                }
-            }
-            Err(error) if error.is_damage() => report.note(None, None, false, &error),
-            Err(error) => return Err(error),
-        }
+        let sessions = verified?;
+        let problems = std::mem::take(&mut report.problems);
+        report = sessions;
+        report.problems.splice(0..0, problems);
         match self.check_records().await {
             Ok((count, damaged)) => {
                 report.records = count;
@@ -130,6 +123,28 @@ impl Store {
             }
             Err(error) if error.is_damage() => report.note(None, None, false, &error),
             Err(error) => return Err(error),
+        }
+        Ok(report)
+    }
+
+    async fn verify_sessions(&self) -> Result<Verified> {
+        let mut report = Verified::default();
+        let rows = match self.all_sessions().await {
+            Err(error) if error.is_damage() => {
+                report.note(None, None, false, &error);
+                return Ok(report);
+            }
+            rows => rows?,
+        };
+        let listed: BTreeSet<SessionId> = rows.iter().map(|row| row.id).collect();
+        for id in self.inner.backend.session_ids(self.workspace()).await? {
+            if !listed.contains(&id) {
+                let what = "it is not in the list of sessions; reindex puts it there".to_owned();
+                report.problems.push(Problem { session: Some(id), at: None, derived: true, what });
+            }
+        }
+        for row in rows {
+            self.verify_row(&row, &mut report).await?;
         }
         Ok(report)
     }
@@ -187,6 +202,10 @@ impl Store {
                 let what = "it was replaced, and no redaction in the log vouches for that".to_owned();
                 report.problems.push(Problem { session: Some(id), at: Some(at), derived: false, what });
             }
+        }
+        if head.row.hidden && self.is_unfinished(id).await? {
+            report.unfinished.push(id);
+            return Ok(());
         }
         // What is derived is compared only with a log that is whole.
         if report.problems.len() == before {

@@ -180,6 +180,7 @@ impl Store {
             time: session.created,
             session,
             state: None,
+            kept: None,
             stale: false,
             recent: VecDeque::new(),
         };
@@ -413,7 +414,7 @@ impl SessionWriter {
             }
             Err(error @ Error::Io { .. }) => self.settle(head, at, first, error).await,
             Err(error) => {
-                head.state = None;
+                (head.state, head.kept) = (None, None);
                 Err(error)
             }
         }
@@ -442,6 +443,8 @@ impl SessionWriter {
         if let Some(at) = append.after.take() {
             head.expect(at, head.length)?;
         }
+        // The timeline that begins is not there yet: what it needs is not known.
+        append.prune = None;
         let is_own = self.store.lineage(head.timeline, Seq(head.length)).await?;
         let all = self.store.inner.backend.timelines(self.store.workspace(), self.session).await?;
         let reachable = is_own.iter().any(|part| part.timeline == to.timeline && to.seq < part.to)
@@ -467,6 +470,7 @@ impl SessionWriter {
             time: head.time,
             session,
             state: None,
+            kept: None,
             stale: false,
             recent: VecDeque::new(),
         };
@@ -494,6 +498,7 @@ impl SessionWriter {
             first: Position { timeline, seq: draft.first },
             length: draft.length,
             checkpoints,
+            pruned: None,
             repeated: false,
         };
         *head = next;
@@ -506,6 +511,8 @@ impl SessionWriter {
         let mut head = self.fresh_head().await?;
         let mut draft = Draft::of(&head, self.store.source().now());
         let mut rewrite = change.rewrite;
+        // What lies in the trash is read as before.
+        let keeps_state = matches!(event.kind.as_str(), event::PRUNED | event::UNPRUNED);
         if event.kind == event::PRUNED {
             // The log's time never goes back, whatever the clock does: the rows say what it says.
             rewrite.marks.iter_mut().for_each(|row| row.trashed = Some(draft.time));
@@ -523,7 +530,10 @@ impl SessionWriter {
         self.store.inner.backend.append(self.store.workspace(), batch).await?;
         self.store.changed(self.session);
         head.take(draft);
-        head.state = None;
+        head.kept = None;
+        if !keeps_state {
+            head.state = None;
+        }
         // After a cut the head is somewhere else: read it again.
         head.stale = is_cut;
         Ok(())

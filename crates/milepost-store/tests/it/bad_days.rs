@@ -598,26 +598,39 @@ async fn a_read_only_disk_is_named_as_such() {
     store.close().await.unwrap();
 }
 
-/// A child works while its disk fails and recovers; it goes on by itself, and what it is told afterwards is true.
-fn work_through(room: &Room, seed: u64, faults: &[Fault]) -> (Told, crate::harness::Trace) {
+/// A child works while its disk fails and recovers; it goes on by itself, and what it is told afterwards is true. Where the
+/// machine lets this process wait, the child may be done before its disk fails: then another one has more to do.
+fn work_through(seed: u64, faults: &[Fault]) -> (Room, Told, crate::harness::Trace) {
+    let tries = [60, 240, 960, 3840];
+    let done = tries.into_iter().find_map(|steps| {
+        let room = Room::new();
+        let (told, trace) = work_so_long(&room, seed, faults, steps)?;
+        Some((room, told, trace))
+    });
+    done.unwrap_or_else(|| panic!("the child was always done before {faults:?}"))
+}
+
+/// None when the child was done before its disk had failed as often as it should.
+fn work_so_long(room: &Room, seed: u64, faults: &[Fault], steps: u64) -> Option<(Told, crate::harness::Trace)> {
     let switch = FaultSwitch::new(&room.dir.path().join("switch")).unwrap();
-    let plan = Plan { stubborn: true, ..Plan::steps(2, 60) };
+    let plan = Plan { stubborn: true, ..Plan::steps(2, steps) };
     let mut command = command(&room.job(seed, What::Work(plan)));
     switch.arm(&mut command);
     let mut recording = room.start(&mut command);
     let mut voice = Listener::of(&mut recording);
+    let mut goes_on = true;
     for fault in faults {
-        voice.wait_for("ack", 8);
+        goes_on = goes_on && voice.hears("ack", 8);
         switch.on(&[*fault]).unwrap();
-        voice.wait_for("fail", 1);
+        goes_on = goes_on && voice.hears("fail", 1);
         switch.off().unwrap();
     }
-    voice.wait_for("ack", 8);
+    goes_on = goes_on && voice.hears("ack", 8);
     while voice.next().is_some() {}
     let told = Told::hear_all(&voice.heard);
     let trace = recording.finish().unwrap();
     assert!(trace.status().success(), "the child ended with {}", trace.status());
-    (told, trace)
+    goes_on.then_some((told, trace))
 }
 
 /// The lines of a recorded child.
@@ -639,13 +652,13 @@ impl Listener {
         Some(line)
     }
 
-    fn wait_for(&mut self, start: &str, mut times: usize) {
+    /// Waits until the child has said so that often; false when it ended before.
+    fn hears(&mut self, start: &str, mut times: usize) -> bool {
         while times > 0 {
-            let line = self
-                .next()
-                .unwrap_or_else(|| panic!("the child ended before it said {start:?}: {:?}", self.heard.last()));
+            let Some(line) = self.next() else { return false };
             times -= usize::from(line.starts_with(start));
         }
+        true
     }
 }
 
@@ -661,8 +674,7 @@ fn failing_syncs_and_full_disks_lose_nothing_acknowledged_before_or_after() {
         &[Fault::Fsync(1), Fault::WriteNoSpaceFrom(2), Fault::WriteEioFrom(1), Fault::FsyncFrom(1)],
     ];
     for (seed, faults) in days.iter().enumerate() {
-        let room = Room::new();
-        let (told, trace) = work_through(&room, 100 + seed as u64, faults);
+        let (room, told, trace) = work_through(100 + seed as u64, faults);
         assert!(!told.failures.is_empty());
         for failure in &told.failures {
             assert!(["no space left", "failed:", "try again"].iter().any(|part| failure.contains(part)), "{failure}");
@@ -704,16 +716,17 @@ fn a_process_that_dies_of_a_failed_sync_leaves_nothing_to_stumble_over() {
 fn a_writer_goes_on_after_its_disk_failed_for_a_while() {
     let room = Room::new();
     let switch = FaultSwitch::new(&room.dir.path().join("switch")).unwrap();
-    let plan = Plan { stubborn: true, sessions: 1, ..Plan::steps(1, 30) };
+    // Enough that the child is not done before its disk fails, whatever else the machine does.
+    let plan = Plan { stubborn: true, sessions: 1, ..Plan::steps(1, 600) };
     let mut command = command(&room.job(9, What::Work(plan)));
     switch.arm(&mut command);
     let mut recording = room.start(&mut command);
     let mut voice = Listener::of(&mut recording);
-    voice.wait_for("ack", 3);
+    assert!(voice.hears("ack", 3));
     switch.on(&[Fault::FsyncFrom(1)]).unwrap();
-    voice.wait_for("fail", 4);
+    assert!(voice.hears("fail", 4));
     switch.off().unwrap();
-    voice.wait_for("ack", 3);
+    assert!(voice.hears("ack", 3));
     while voice.next().is_some() {}
     let told = Told::hear_all(&voice.heard);
     assert!(recording.finish().unwrap().status().success());
@@ -723,4 +736,29 @@ fn a_writer_goes_on_after_its_disk_failed_for_a_while() {
         told.check(&store, 0).await.unwrap();
         check_whole(&store).await.unwrap();
     });
+}
+
+#[tokio::test]
+async fn a_log_that_is_longer_than_what_was_written_is_no_damage() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    for number in 1..=40 {
+        writer.append(step(number)).await.unwrap();
+    }
+    // As a crash at this moment would leave it.
+    let crashed = Scratch::new();
+    for file in ["milepost.db", "milepost.db-wal"] {
+        std::fs::copy(scratch.dir.path().join(file), crashed.dir.path().join(file)).unwrap();
+    }
+    let log = std::fs::read(crashed.dir.path().join("milepost.db-wal")).unwrap();
+    let behind = log.iter().rev().take_while(|byte| **byte == 0).count();
+    assert!(behind > 4120, "commits to come overwrite: {behind} bytes of {} are made ready", log.len());
+
+    let again = crashed.open().await;
+    is_all_there(&again, writer.id(), 40).await;
+    assert!(again.verify().await.unwrap().is_whole());
+    again.close().await.unwrap();
+    store.close().await.unwrap();
+    assert!(!scratch.dir.path().join("milepost.db-wal").exists(), "what is closed is one file");
 }

@@ -3,7 +3,8 @@
 //!
 //! And every session opens at some checkpoint: of the store as it is, or of what can be rescued of it.
 //!
-//! With `MILEPOST_LONG=1` every bit pattern of [`MASKS`] instead of one per byte.
+//! With `MILEPOST_LONG=1` every byte with every bit pattern of [`MASKS`]; else, but for the first page, every third byte with
+//! one of them.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -473,6 +474,9 @@ fn every_flipped_byte_is_noticed_or_harmless() {
                 return bench.tally;
             }
             let place = pages.get(&(at / 4096 + 1)).map_or("free", String::as_str);
+            if !is_long() && at >= 4096 && !at.is_multiple_of(3) {
+                continue;
+            }
             let masks = if is_long() { &MASKS[..] } else { &MASKS[at % MASKS.len()..][..1] };
             for mask in masks {
                 bench.flip(at, *mask, place);

@@ -165,16 +165,16 @@ async fn pruning_keeps_the_newest_and_what_was_asked_for() {
     let preview = store.prune_preview(story.id(), &keep(9)).await.unwrap();
     assert_eq!(preview.checkpoints, plain[..5]);
     let pruned = story.writer.prune(&keep(9)).await.unwrap();
-    assert_eq!(pruned, preview, "the preview says what happens");
-    assert!(pruned.bytes > 0);
+    assert_eq!(pruned, preview.checkpoints, "the preview says what happens");
+    assert!(preview.bytes > 0);
     let left: BTreeSet<CheckpointId> = ids(&store, story.id(), false).await.into_iter().collect();
     assert_eq!(left, fixed.iter().chain(&plain[5..]).copied().collect());
     assert_eq!(ids(&store, story.id(), true).await, plain[..5]);
     let all: BTreeSet<CheckpointId> = story.marks.iter().map(|(id, _)| *id).collect();
     story.check(&store, &all).await;
     // With room for none, what is fixed still stays; and a second time there is nothing to do.
-    assert_eq!(story.writer.prune(&keep(0)).await.unwrap().checkpoints, plain[5..]);
-    assert_eq!(story.writer.prune(&keep(0)).await.unwrap().checkpoints, []);
+    assert_eq!(story.writer.prune(&keep(0)).await.unwrap(), plain[5..]);
+    assert_eq!(story.writer.prune(&keep(0)).await.unwrap(), []);
     assert_eq!(ids(&store, story.id(), false).await.into_iter().collect::<BTreeSet<_>>(), fixed);
     story.check(&store, &all).await;
     // The trash is not what a session resumes from.
@@ -204,7 +204,7 @@ async fn pruning_goes_by_age_and_by_cleanness() {
     assert_eq!(store.prune_preview(story.id(), &both).await.unwrap().checkpoints, [made[0], made[1], made[3], made[6]]);
     let old = Retention { max_age_days: 1, ..keep(100) };
     let pruned = story.writer.prune(&old).await.unwrap();
-    assert_eq!(pruned.checkpoints, made[..7], "the newest stays however old it is");
+    assert_eq!(pruned, made[..7], "the newest stays however old it is");
     assert_whole(&store).await;
 }
 
@@ -363,8 +363,8 @@ async fn purging_leaves_branches_and_restored_timelines_whole() {
     let restored = store.state(story.id()).await.unwrap();
     scratch.clock.advance_ms(1000);
     let pruned = story.writer.prune(&keep(0)).await.unwrap();
-    assert!(pruned.checkpoints.len() >= 4, "{pruned:?}");
-    assert!(!pruned.checkpoints.contains(&marks[2].0), "a branch begins there");
+    assert!(pruned.len() >= 4, "{pruned:?}");
+    assert!(!pruned.contains(&marks[2].0), "a branch begins there");
     scratch.clock.advance_ms(1000);
     let purged = story.writer.purge(Timestamp(i64::MAX)).await.unwrap();
     assert!(purged.deltas > 0, "{purged:?}");

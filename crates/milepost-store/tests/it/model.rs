@@ -234,7 +234,7 @@ impl World {
                 self.oracle.open(*id, receipt.first, Some(*to));
                 self.oracle.note(*id).is_trashed = false;
             }
-            (Call::Prune(id, keep), Answer::Pruned(pruned)) => self.pruned(*id, keep, &pruned.checkpoints, now),
+            (Call::Prune(id, keep), Answer::Pruned(pruned)) => self.pruned(*id, keep, &pruned, now),
             (Call::TrashMark(id, mark) | Call::UntrashMark(id, mark), Answer::Done) => {
                 let into_trash = matches!(call, Call::TrashMark(..));
                 assert_eq!(self.oracle.owner(self.oracle.marks[mark].at), *id);

@@ -4,7 +4,7 @@ use milepost_model::{
     BatchId, Channel, CheckpointId, Delta, Event, Message, Position, Resumable, Retention, Role, SessionId,
     SessionPatch, State, Timestamp, Trigger,
 };
-use milepost_store::{Append, Deleted, NewMark, Pruned, Purged, Receipt, Result};
+use milepost_store::{Append, Deleted, NewMark, Purged, Receipt, Result};
 use serde_json::{Value, json};
 
 use super::ops::{Change, Item, noise, text};
@@ -16,7 +16,7 @@ pub enum Answer {
     Began(SessionId, Position),
     Stored(Receipt),
     Each(Vec<Result<Receipt, String>>),
-    Pruned(Pruned),
+    Pruned(Vec<CheckpointId>),
     Purged(Purged),
     Deleted(Deleted),
     Collected(Vec<SessionId>, u64),

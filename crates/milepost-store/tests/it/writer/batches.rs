@@ -1,5 +1,9 @@
 //! Batches that are sent again, and writes whose end is unknown.
 
+use std::task::{Context, Waker};
+
+use milepost_model::Retention;
+
 use super::*;
 
 #[tokio::test]
@@ -117,4 +121,38 @@ async fn every_append_of_a_group_is_settled_when_its_end_is_unknown() {
     let again = held.writer.append(Append::new().message(user("next"))).await.unwrap();
     assert_eq!(again.first.seq.0, receipts.last().unwrap().length);
     assert_whole(&held.store).await;
+}
+
+/// Whoever is dropped while it is looked what to prune has stored nothing, and leaves nothing behind that others build on.
+#[tokio::test]
+async fn an_append_that_is_dropped_while_it_prunes_leaves_no_trace() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    let id = writer.id();
+    let keep = Retention { max_checkpoints: 3, max_age_days: 0, ..Retention::default() };
+    let set = |path: &str, value: u64| {
+        let delta = Delta::builder().set(path, value).build().unwrap();
+        Append::new().message(user(path)).delta(delta).mark(NewMark::new(Trigger::Step))
+    };
+    writer.append(step(1)).await.unwrap();
+    let mut stored = 1;
+    for polls in 0..8 {
+        let mut dropped = Box::pin(writer.append(set(&format!("/memory/dropped {polls}"), polls).prune(&keep)));
+        for _ in 0..polls {
+            let polled = dropped.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            stored += u64::from(polled.is_ready());
+            if polled.is_ready() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        drop(dropped);
+        let receipt = writer.append(set("/memory/step", 2 + polls)).await.unwrap();
+        stored += 1;
+        let loaded = store.load(receipt.checkpoints[0]).await.unwrap();
+        assert_eq!(loaded.state.pointer("/memory/step"), Some(&json!(2 + polls)), "after {polls} polls");
+    }
+    assert_whole(&store).await;
+    assert!(texts(&store, id).await.len() as u64 >= stored);
 }
