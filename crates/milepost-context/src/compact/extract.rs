@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use milepost_model::{Block, Content, Message, Role};
+use milepost_model::{Block, Message, Role};
 use serde_json::{Value, json};
 
 use super::{Summarizer, SummarizerError, Summary};
@@ -153,24 +153,19 @@ impl Summarizer for Extractive {
 
 impl Extractive {
     fn read(&self, message: &Message, taken: &mut Taken) {
-        match &message.content {
-            Content::Text(text) => self.text(&message.role, text, taken),
-            Content::Blocks(blocks) => {
-                for block in blocks {
-                    match block {
-                        Block::Text { text, .. } => self.text(&message.role, text, taken),
-                        Block::ToolCall { input, .. } => {
-                            let file = FILE_KEYS.iter().find_map(|key| input.get(*key).and_then(Value::as_str));
-                            taken.files.extend(file.and_then(|file| self.item(file)));
-                        }
-                        Block::ToolResult { content, is_error: true, .. } => {
-                            let text = crate::history::result_text(content);
-                            let line = text.lines().find(|line| !line.trim().is_empty());
-                            taken.blocked.extend(line.and_then(|line| self.item(line)));
-                        }
-                        _ => {}
-                    }
+        for block in crate::history::blocks(message) {
+            match block {
+                Block::Text { text, .. } => self.text(&message.role, &text, taken),
+                Block::ToolCall { input, .. } => {
+                    let file = FILE_KEYS.iter().find_map(|key| input.get(*key).and_then(Value::as_str));
+                    taken.files.extend(file.and_then(|file| self.item(file)));
                 }
+                Block::ToolResult { content, is_error: true, .. } => {
+                    let text = crate::history::result_text(&content);
+                    let line = text.lines().find(|line| !line.trim().is_empty());
+                    taken.blocked.extend(line.and_then(|line| self.item(line)));
+                }
+                _ => {}
             }
         }
     }

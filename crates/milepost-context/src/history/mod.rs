@@ -43,6 +43,7 @@ use serde_json::{Map, Value};
 
 pub use check::{Violation, check};
 pub use heal::{heal_json, heal_text};
+pub use read::{blocks, readable};
 pub use wire::Wire;
 
 /// Whose rules the conversation has to follow.

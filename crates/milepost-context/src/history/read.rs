@@ -51,6 +51,65 @@ pub(super) fn item(index: usize, message: &Message) -> Item {
     Item { source: Some(index), role, blocks, plain, channel: message.channel.clone(), extra }
 }
 
+/// What a message holds, every call and result as a block of Milepost's own, whichever provider's form it is in:
+/// Anthropic's `tool_use`, OpenAI's `tool_calls` and `function_call`, `toolCalls` beside the content. What does not read as
+/// a whole is read as far as it goes; nothing is left out.
+pub fn blocks(message: &Message) -> Vec<Block> {
+    let Item { mut blocks, extra, .. } = item(0, message);
+    let of = |key: &str| extra.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    for call in ["tool_calls", "toolCalls"].into_iter().flat_map(of) {
+        blocks.push(loose_call(call));
+    }
+    if let Some(call @ Value::Object(_)) = extra.get("function_call") {
+        blocks.push(loose_call(call));
+    }
+    for found in ["tool_results", "toolResults"].into_iter().flat_map(of) {
+        let read = found.as_object().and_then(result);
+        blocks.push(read.unwrap_or_else(|| Block::tool_result("", found.clone())));
+    }
+    for block in &mut blocks {
+        // Some write the arguments as a text of JSON.
+        if let Block::ToolCall { input, .. } = block
+            && let Some(object @ Value::Object(_)) = input.as_str().and_then(|text| serde_json::from_str(text).ok())
+        {
+            *input = object;
+        }
+    }
+    blocks
+}
+
+/// A call without an id, or without a name.
+fn loose_call(value: &Value) -> Block {
+    let Some(map) = value.as_object() else { return Block::tool_call("", "tool", value.clone()) };
+    let function = map.get("function").and_then(Value::as_object).unwrap_or(map);
+    let name = text(function, &["name", "toolName", "tool"]).unwrap_or("tool");
+    let input = value_of(function, &["arguments", "input", "parameters", "args"]).unwrap_or_default();
+    Block::tool_call(text(map, &["id", "callId", "call_id"]).unwrap_or_default(), name, input)
+}
+
+/// What a message says, for a person to read: its text, the tools that it calls with their arguments, and what they
+/// answered.
+pub fn readable(message: &Message) -> String {
+    let is_plain_result = message.role == Role::Tool && matches!(message.content, Content::Text(_));
+    if let (true, Content::Text(text)) = (is_plain_result, &message.content) {
+        return text.clone();
+    }
+    blocks(message).iter().map(readable_block).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+fn readable_block(block: &Block) -> String {
+    match block {
+        Block::Text { text, .. } | Block::Thinking { text, .. } => text.clone(),
+        Block::ToolCall { name, input: Value::Null, .. } => format!("[calls {name}]"),
+        Block::ToolCall { name, input, .. } => format!("[calls {name} {input}]"),
+        Block::ToolResult { content, is_error, .. } => {
+            format!("[{}: {}]", if *is_error { "error" } else { "result" }, super::result_text(content).trim())
+        }
+        Block::Image { .. } => "[image]".to_owned(),
+        Block::Unknown(value) => super::wire::unknown_text(value),
+    }
+}
+
 fn tool_content(content: &Content) -> Value {
     match content {
         Content::Text(text) => Value::String(text.clone()),
@@ -69,7 +128,7 @@ fn text<'a>(map: &'a Map<String, Value>, keys: &[&str]) -> Option<&'a str> {
     keys.iter().find_map(|key| map.get(*key).and_then(Value::as_str))
 }
 
-fn value(map: &Map<String, Value>, keys: &[&str]) -> Option<Value> {
+fn value_of(map: &Map<String, Value>, keys: &[&str]) -> Option<Value> {
     keys.iter().find_map(|key| map.get(*key).cloned())
 }
 
@@ -77,13 +136,13 @@ fn call(map: &Map<String, Value>) -> Option<Block> {
     let function = map.get("function").and_then(Value::as_object).unwrap_or(map);
     let id = text(map, &["id", "callId", "call_id", "toolCallId", "tool_call_id"])?;
     let name = text(function, &["name", "toolName", "tool"])?;
-    let input = value(function, &["arguments", "input", "parameters", "args"]).unwrap_or_default();
+    let input = value_of(function, &["arguments", "input", "parameters", "args"]).unwrap_or_default();
     Some(Block::tool_call(id, name, input))
 }
 
 fn result(map: &Map<String, Value>) -> Option<Block> {
     let id = text(map, &["call_id", "callId", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "id"])?;
-    let content = value(map, &["content", "output", "result"]).unwrap_or_default();
+    let content = value_of(map, &["content", "output", "result"]).unwrap_or_default();
     let is_error = ["is_error", "isError"].iter().any(|key| map.get(*key) == Some(&Value::Bool(true)));
     Some(Block::ToolResult { call_id: id.to_owned(), content, is_error, extra: Map::new() })
 }
@@ -102,7 +161,7 @@ fn known(block: Block) -> Block {
             Block::Thinking { text, extra: std::mem::take(&mut map) }
         }),
         "image_url" | "input_image" => {
-            value(&map, &["image_url", "source", "file_id"]).map(|source| Block::Image { source, extra: Map::new() })
+            value_of(&map, &["image_url", "source", "file_id"]).map(|source| Block::Image { source, extra: Map::new() })
         }
         _ => None,
     };

@@ -326,7 +326,7 @@ pub(super) fn plain_text(content: &Value) -> String {
 }
 
 /// A block of a kind the provider does not take, as text: its own text when it has one, else its JSON.
-fn unknown_text(value: &Value) -> String {
+pub(super) fn unknown_text(value: &Value) -> String {
     let own = value.get("text").and_then(Value::as_str).filter(|text| !text.trim().is_empty());
     if let Some(text) = own {
         return text.to_owned();

@@ -239,7 +239,9 @@ pub(super) fn assigned(
     }
     let password = ["passw", "pwd", "passphrase"].iter().any(|word| full.contains(word));
     let random = if password { could_be_password(value, notation) } else { could_be_key(value, notation) };
-    if !random {
+    // In the environment and on a command line a password stands as it is, however plain.
+    let plain = password && is_outside_code(text, begin, name) && could_be_plain(value, &full, notation);
+    if !random && !plain {
         return None;
     }
     let kind = match () {
@@ -371,6 +373,47 @@ fn could_be_password(value: &str, notation: Notation) -> bool {
             mixed && shape.entropy >= 2.2
         }
     }
+}
+
+/// Whether a name is an environment variable's, a long flag's, or a field's of a query.
+fn is_outside_code(text: &str, begin: usize, name: &str) -> bool {
+    let is_variable = name.bytes().any(|b| b.is_ascii_uppercase()) && !name.bytes().any(|b| b.is_ascii_lowercase());
+    let before = begin.checked_sub(1).and_then(|at| text.as_bytes().get(at));
+    is_variable || name.starts_with("--") || matches!(before, Some(b'?' | b'&'))
+}
+
+/// Words that stand where a password could, and say something about it.
+const SAYINGS: [&str; 16] = [
+    "true",
+    "false",
+    "null",
+    "none",
+    "undefined",
+    "required",
+    "optional",
+    "prompt",
+    "string",
+    "password",
+    "secret",
+    "hidden",
+    "masked",
+    "redacted",
+    "disabled",
+    "enabled",
+];
+
+/// A password that is a word.
+fn could_be_plain(value: &str, name: &str, notation: Notation) -> bool {
+    let place = ["/", "./", "../", "~/"].iter().any(|root| value.starts_with(root));
+    let said = normal(value);
+    notation != Notation::Code
+        && value.len() >= 6
+        && !value.contains(char::is_whitespace)
+        && !place
+        && !is_path(value)
+        && !SAYINGS.contains(&said.as_str())
+        && !name.contains(&said)
+        && value.bytes().any(is_word)
 }
 
 fn could_be_key(value: &str, notation: Notation) -> bool {

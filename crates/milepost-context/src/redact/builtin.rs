@@ -121,7 +121,7 @@ pub(super) const FORMS: &[Form] = &[
     ),
 ];
 
-/// Forms that begin with a word in any case: headers.
+/// Forms that begin with a word in any case: headers, and commands that are given a password.
 pub(super) const HEADERS: &[Form] = &[
     form(
         "authorization",
@@ -129,4 +129,24 @@ pub(super) const HEADERS: &[Form] = &[
         r#"(?i)^authorization\\?["']?\s{0,4}[:=]\s{0,4}\\?["']?(?:(?:bearer|basic|token|digest|apikey|negotiate|aws4-hmac-sha256)\s{1,4})([0-9A-Za-z._~+/=-]{8,})"#,
     ),
     form("authorization", &["bearer"], r#"(?i)^bearer\s{1,4}([0-9A-Za-z._~+/-]{20,}=*)"#),
+    // From the first value that may be a session's on: the cookies before it say little, those after it may say more.
+    form(
+        "cookie",
+        &["cookie"],
+        concat!(
+            r#"^(?i-u:cookie)\\?["']?[\t ]{0,4}:[\t ]{0,4}\\?["']?(?:[0-9A-Za-z_.$-]{1,40}=[!#-&(-+./-:<-\[\]-~-]{0,7};[\t ]{0,4}){0,8}"#,
+            r#"[0-9A-Za-z_.$-]{1,40}=([!#-&(-+./-:<-\[\]-~-]{8,400}(?:;[\t !#-&(-\[\]-~]{0,400})?)"#,
+        ),
+    ),
+    form(
+        "password",
+        &["curl"],
+        r#"^(?i-u:curl)(?:[\t ][\t !-:<-{}~]{0,200}?)?[\t ](?:-u[\t ]{0,4}|--(?:proxy-)?user[= ][\t ]{0,4})["']?[0-9A-Za-z@._+-]{0,64}:([!#-&(-:<-{}~]{1,128})"#,
+    ),
+    form(
+        "password",
+        &["mysql", "mariadb"],
+        r#"^(?i-u:mysql|mariadb)(?:-?(?:dump|admin|import|check))?(?:[\t ][\t !-:<-{}~]{0,200}?)?[\t ]-p["']?([!#-&(-:<-{}~]{1,128})"#,
+    ),
+    form("password", &["sshpass"], r#"^(?i-u:sshpass)[\t ]{1,4}-p[\t ]{0,4}["']?([!#-&(-:<-{}~]{1,128})"#),
 ];

@@ -217,5 +217,11 @@ fn compile(name: &str, pattern: &str) -> Result<Regex, RulesError> {
 
 /// A key without what does not matter.
 pub(super) fn normal(key: &str) -> String {
-    key.chars().filter(|c| !matches!(c, '_' | '-' | '.' | ' ')).flat_map(char::to_lowercase).collect()
+    let matters = |c: &char| !matches!(c, '_' | '-' | '.' | ' ');
+    if key.is_ascii() {
+        let mut normal = String::with_capacity(key.len());
+        normal.extend(key.chars().filter(matters).map(|c| c.to_ascii_lowercase()));
+        return normal;
+    }
+    key.chars().filter(matters).flat_map(char::to_lowercase).collect()
 }

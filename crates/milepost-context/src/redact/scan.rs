@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind, Input, MatchKind};
 use regex::{Regex, RegexSet};
@@ -71,8 +72,6 @@ impl Leads {
 
 pub(super) struct Scanner {
     leads: Option<Leads>,
-    forms: Vec<Regex>,
-    headers: Vec<Regex>,
     keys: HashMap<String, KeyRule>,
     /// What the user's patterns match at all, then where.
     own_set: RegexSet,
@@ -80,9 +79,13 @@ pub(super) struct Scanner {
     allowed: Vec<Regex>,
 }
 
+/// The patterns of the forms and of the headers. Each is compiled when something first begins like it, as most never are.
+static FORM_PATTERNS: [OnceLock<Regex>; FORMS.len()] = [const { OnceLock::new() }; FORMS.len()];
+static HEADER_PATTERNS: [OnceLock<Regex>; HEADERS.len()] = [const { OnceLock::new() }; HEADERS.len()];
+
 #[allow(clippy::expect_used, reason = "the patterns are constants that a test compiles")]
-fn compiled(forms: &[Form]) -> Vec<Regex> {
-    forms.iter().map(|form| Regex::new(form.pattern).expect("a valid pattern")).collect()
+fn compiled(form: &Form, pattern: &'static OnceLock<Regex>) -> &'static Regex {
+    pattern.get_or_init(|| Regex::new(form.pattern).expect("a valid pattern"))
 }
 
 impl Scanner {
@@ -105,15 +108,7 @@ impl Scanner {
             Leads::new(words)
         };
         let own_set = RegexSet::new(rules.patterns.iter().map(|(_, regex)| regex.as_str())).unwrap_or_default();
-        Self {
-            leads,
-            forms: if rules.well_known { compiled(FORMS) } else { Vec::new() },
-            headers: if rules.well_known { compiled(HEADERS) } else { Vec::new() },
-            keys: rules.keys.clone(),
-            own_set,
-            own: rules.patterns.clone(),
-            allowed: rules.allowed.clone(),
-        }
+        Self { leads, keys: rules.keys.clone(), own_set, own: rules.patterns.clone(), allowed: rules.allowed.clone() }
     }
 
     /// The secrets of a text, in order, none touching another.
@@ -126,9 +121,9 @@ impl Scanner {
                 let span = match lead {
                     // A form is a form only in its own case.
                     Lead::Form(index) if text.get(at..).is_some_and(|rest| rest.starts_with(literal)) => {
-                        form(text, at, ends, FORMS.get(index), self.forms.get(index))
+                        form(text, at, ends, FORMS.get(index), FORM_PATTERNS.get(index))
                     }
-                    Lead::Header(index) => form(text, at, ends, HEADERS.get(index), self.headers.get(index)),
+                    Lead::Header(index) => form(text, at, ends, HEADERS.get(index), HEADER_PATTERNS.get(index)),
                     Lead::Word if !within(&tokens, at, at + literal.len()) => {
                         let value = assigned(text, (at, at + literal.len()), &self.keys);
                         value.map(|(start, end, kind)| Span { start, end, kind: kind.into(), rank: 3 })
@@ -193,8 +188,14 @@ pub(super) fn is_word(byte: u8) -> bool {
 }
 
 /// The secret of a form that begins at `at`. Where another secret ends, a word ends.
-fn form(text: &str, at: usize, ends: usize, form: Option<&Form>, regex: Option<&Regex>) -> Option<Span> {
-    let (form, regex) = (form?, regex?);
+fn form(
+    text: &str,
+    at: usize,
+    ends: usize,
+    form: Option<&Form>,
+    pattern: Option<&'static OnceLock<Regex>>,
+) -> Option<Span> {
+    let (form, pattern) = (form?, pattern?);
     let before = text.as_bytes().get(..at)?;
     let last = before.last().copied();
     let mut start = at;
@@ -214,20 +215,22 @@ fn form(text: &str, at: usize, ends: usize, form: Option<&Form>, regex: Option<&
         return None;
     }
     let end = text.floor_char_boundary(at.saturating_add(WINDOW).min(text.len()));
-    let found = regex.captures(text.get(at..end)?)?;
+    let found = compiled(form, pattern).captures(text.get(at..end)?)?;
     let (from, to) = match found.get(1) {
         Some(secret) => (at + secret.start(), at + secret.end()),
         None => (start, at + found.get(0)?.end()),
     };
     let secret = text.get(from..to)?;
     let url = form.before == Before::Letter;
-    let blank = if url { assign::is_placeholder(secret) } else { is_blank(secret) };
+    // A password may be short; what stands for one is known by its form.
+    let is_chosen = url || form.kind == "password";
+    let blank = if is_chosen { assign::is_placeholder(secret) } else { is_blank(secret) };
     let header = form.kind == "authorization" && !secret.bytes().any(|b| b.is_ascii_digit());
     (!blank && !header && !assign::is_token(secret)).then(|| Span {
         start: from,
         end: to,
         kind: form.kind.into(),
-        rank: if url || form.kind == "authorization" { 2 } else { 1 },
+        rank: if is_chosen || matches!(form.kind, "authorization" | "cookie") { 2 } else { 1 },
     })
 }
 

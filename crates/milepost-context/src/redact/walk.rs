@@ -48,7 +48,10 @@ impl<'a> Walk<'a> {
     }
 
     fn at(&mut self, part: &str, visit: impl FnOnce(&mut Self)) {
-        self.place.push(part.replace('~', "~0").replace('/', "~1"));
+        self.place.push(match part.contains(['~', '/']) {
+            true => part.replace('~', "~0").replace('/', "~1"),
+            false => part.to_owned(),
+        });
         visit(self);
         self.place.pop();
     }

@@ -1,6 +1,6 @@
 //! The parts of a system prompt, as text.
 
-use milepost_model::{Block, Content, Message};
+use milepost_model::{Block, Message};
 use serde_json::{Map, Value};
 
 use super::{AgentDescription, Context};
@@ -126,12 +126,8 @@ pub(super) fn summary(summary: &Summary) -> String {
 
 /// One message of the conversation.
 pub(super) fn message(message: &Message) -> String {
-    let text = match &message.content {
-        Content::Text(text) => text.trim().to_owned(),
-        Content::Blocks(blocks) => {
-            blocks.iter().map(block).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n")
-        }
-    };
+    let blocks = crate::history::blocks(message);
+    let text = blocks.iter().map(block).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
     if text.is_empty() { text } else { format!("{}: {text}", message.role) }
 }
 

@@ -297,6 +297,12 @@ fn hostile_texts_take_time_in_proportion() {
         ":AA",
         "1//0",
         "[redacted:",
+        "curl ",
+        "curl -u ",
+        "mysql -",
+        "cookie:a=b;",
+        "cookie:a=bbbbbbbbb; ",
+        "--PASSWORD=",
     ] {
         let text = unit.repeat(200_000 / unit.len());
         let _ = redactor.text(&text);
