@@ -20,7 +20,7 @@ const CHAPTER: &str = "chapter";
 /// The last chapter was undone.
 const CHAPTER_UNDONE: &str = "chapter_undone";
 /// So many earlier summaries are kept to go back to.
-const KEPT_SUMMARIES: usize = 16;
+pub const KEPT_SUMMARIES: usize = 16;
 
 /// How to compact.
 #[derive(Debug, Clone)]
@@ -51,6 +51,15 @@ pub struct Chapter {
     pub tokens_before: u64,
     /// Its own tokens.
     pub tokens_after: u64,
+}
+
+/// What one compaction dropped from requests. The messages stay in the log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dropped {
+    /// The version of the summary that it made.
+    pub version: u64,
+    /// The messages that the summary stands for and the one before did not.
+    pub messages: Vec<StoredMessage>,
 }
 
 /// The section of the state.
@@ -92,6 +101,7 @@ pub struct Planned {
     messages: Vec<Message>,
     version: u64,
     begins: Seq,
+    tokenizer: Tokenizer,
 }
 
 impl Planned {
@@ -114,7 +124,7 @@ impl Planned {
     fn accept(&self, answer: &str) -> Result<Chapter> {
         let done = self
             .plan
-            .accept(answer, &Tokenizer::default())
+            .accept(answer, &self.tokenizer)
             .map_err(|error| Error::refused("compacting", error.to_string(), "the conversation stays as it is"))?;
         let begins = match self.stored.get(done.dropped.end) {
             Some(first) => first.at.seq,
@@ -139,10 +149,11 @@ impl Milepost {
         let stored = self.store().messages(id, &query).await?;
         let messages: Vec<Message> = stored.iter().map(|stored| stored.message.clone()).collect();
         let source = Source { old: old.as_ref(), messages: &messages, pinned: &how.pinned, compacting: false };
-        let plan = prepare(&source, how.keep_messages, &Tokenizer::default()).map_err(|error| {
+        let tokenizer = self.tokenizer();
+        let plan = prepare(&source, how.keep_messages, &tokenizer).map_err(|error| {
             Error::refused(format!("compacting session {id}"), error.to_string(), "add to it, or keep fewer messages")
         })?;
-        Ok(Planned { plan, stored, messages, version: old.map_or(0, |old| old.version), begins })
+        Ok(Planned { plan, stored, messages, version: old.map_or(0, |old| old.version), begins, tokenizer })
     }
 
     /// What a compaction by the built-in summarizer would give. Nothing is changed.
@@ -152,19 +163,31 @@ impl Milepost {
         planned.accept(&answer)
     }
 
-    /// The messages that the summary in force stands for and the one before did not.
-    pub async fn dropped(&self, id: SessionId) -> Result<Vec<StoredMessage>> {
+    /// The messages that the summary in force stands for, by the compaction that dropped them, oldest first; none when
+    /// no summary is in force. Where more than [`KEPT_SUMMARIES`] came before, the oldest of them are told as one.
+    pub async fn dropped(&self, id: SessionId) -> Result<Vec<Dropped>> {
         let state = self.store().state(id).await?;
-        let (_, begins) = current(&state);
-        let before = state.pointer("/summary/earlier").and_then(Value::as_array).and_then(|earlier| earlier.last());
-        let from = before.and_then(|before| before.get(BEGINS)).and_then(Value::as_u64).map_or(Seq(0), Seq);
-        let query = MessageQuery {
-            channel: Some(Channel::MAIN),
-            from: Some(from),
-            to: Some(begins),
-            ..MessageQuery::default()
-        };
-        Ok(self.store().messages(id, &query).await?)
+        let (Some(summary), begins) = current(&state) else { return Ok(Vec::new()) };
+        let earlier = state.pointer("/summary/earlier").and_then(Value::as_array).map(Vec::as_slice);
+        let number = |section: &Value, key: &str| section.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let mut ends: Vec<(u64, Seq)> = earlier
+            .unwrap_or_default()
+            .iter()
+            .map(|section| (number(section, "version"), Seq(number(section, BEGINS))))
+            .collect();
+        ends.push((summary.version, begins));
+        let (mut from, mut all) = (Seq(0), Vec::new());
+        for (version, to) in ends.into_iter().filter(|(version, _)| *version > 0) {
+            let query = MessageQuery {
+                channel: Some(Channel::MAIN),
+                from: Some(from),
+                to: Some(to),
+                ..MessageQuery::default()
+            };
+            all.push(Dropped { version, messages: self.store().messages(id, &query).await? });
+            from = to;
+        }
+        Ok(all)
     }
 
     /// A session's summary, for an agent of a kind that may read it.

@@ -5,17 +5,20 @@ use std::sync::Arc;
 
 use milepost_context::redact::Rules;
 use milepost_context::request::AgentDescription;
+use milepost_context::tokens::Tokenizer;
 use milepost_model::{Policy, PolicyPatch, SessionId, SessionPatch, Source, Status, Trigger};
-use milepost_store::{Append, Changes, Claim, NewMark, SessionPage, SessionQuery, Store};
+use milepost_store::{Append, Changes, Claim, NewMark, SessionPage, SessionQuery, SessionWriter, Store};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use crate::config::{Compression, Summaries};
+use crate::config::{Compression, Summaries, Template};
 use crate::error::{Error, Result};
 use crate::notice::{Counts, Notice};
 use crate::redaction::Redaction;
 use crate::session::{NewSession, Session};
 
+/// So often it is looked whether a session that someone else holds is free.
+const HELD_POLL: std::time::Duration = std::time::Duration::from_millis(20);
 /// Notices that wait for a slow listener; those beyond are lost to it.
 const WAITING_NOTICES: usize = 1024;
 
@@ -33,6 +36,11 @@ pub struct EngineOptions {
     pub vault: bool,
     /// Who holds the sessions that are written to, in words a person understands.
     pub holder: String,
+    /// How long to wait for a session that someone else holds before giving up, where it is only written to briefly (0 ms).
+    pub wait_ms: u64,
+    /// The model that requests are for, by its name: tokens are counted as it counts them. None: as the current models of
+    /// OpenAI do.
+    pub model: Option<String>,
     /// The most tokens that a request to a model may have.
     pub budget_tokens: usize,
     /// So many of them an estimate keeps free for what the user asks: over the budget with them, it is time to compact.
@@ -47,6 +55,8 @@ pub struct EngineOptions {
     pub agents: BTreeMap<String, AgentDescription>,
     /// Where the policies of kinds of agents differ.
     pub agent_policies: BTreeMap<String, PolicyPatch>,
+    /// Templates of artifacts.
+    pub templates: BTreeMap<String, Template>,
 }
 
 impl Default for EngineOptions {
@@ -57,6 +67,8 @@ impl Default for EngineOptions {
             redaction: Some(Rules::new()),
             vault: false,
             holder: format!("process {}", std::process::id()),
+            wait_ms: 0,
+            model: None,
             budget_tokens: milepost_context::request::DEFAULT_BUDGET,
             reserve_tokens: milepost_context::request::RESERVED_FOR_PROMPT,
             last_messages: milepost_context::request::DEFAULT_MESSAGES,
@@ -64,6 +76,7 @@ impl Default for EngineOptions {
             summaries: Summaries::default(),
             agents: BTreeMap::new(),
             agent_policies: BTreeMap::new(),
+            templates: BTreeMap::new(),
         }
     }
 }
@@ -80,6 +93,8 @@ struct Inner {
     policy: Policy,
     redaction: Redaction,
     holder: String,
+    wait_ms: u64,
+    model: Option<String>,
     budget_tokens: usize,
     reserve_tokens: usize,
     last_messages: usize,
@@ -87,6 +102,7 @@ struct Inner {
     summaries: Summaries,
     agents: BTreeMap<String, AgentDescription>,
     agent_policies: BTreeMap<String, PolicyPatch>,
+    templates: BTreeMap<String, Template>,
     notices: broadcast::Sender<Notice>,
     counts: Counts,
 }
@@ -113,6 +129,8 @@ impl Milepost {
                 policy: options.policy,
                 redaction,
                 holder: options.holder,
+                wait_ms: options.wait_ms,
+                model: options.model,
                 budget_tokens: options.budget_tokens,
                 reserve_tokens: options.reserve_tokens,
                 last_messages: options.last_messages,
@@ -120,6 +138,7 @@ impl Milepost {
                 summaries: options.summaries,
                 agents: options.agents,
                 agent_policies: options.agent_policies,
+                templates: options.templates,
                 notices,
                 counts: Counts::default(),
             }),
@@ -145,8 +164,14 @@ impl Milepost {
         &self.inner.redaction
     }
 
-    pub(crate) fn budget_tokens(&self) -> usize {
+    /// The most tokens that a request to a model may have.
+    pub fn budget_tokens(&self) -> usize {
         self.inner.budget_tokens
+    }
+
+    /// Counts tokens as the model does that requests are for. Its vocabulary is unpacked when it is first needed.
+    pub fn tokenizer(&self) -> Tokenizer {
+        self.inner.model.as_deref().map_or_else(Tokenizer::default, Tokenizer::for_model)
     }
 
     pub(crate) fn reserve_tokens(&self) -> usize {
@@ -173,7 +198,7 @@ impl Milepost {
             policy = policy.with(patch);
         }
         match session.extra.get(crate::session::POLICY_KEY) {
-            Some(own) => Ok(policy.with(&crate::config::policy_patch(own)?)),
+            Some(own) => Ok(policy.with(&crate::config::stored_policy_patch(own)?)),
             None => Ok(policy),
         }
     }
@@ -191,6 +216,10 @@ impl Milepost {
     /// A kind of agent: one of the user's own, or one that Milepost brings along.
     pub fn agent(&self, kind: &str) -> Option<AgentDescription> {
         self.inner.agents.get(kind).cloned().or_else(|| AgentDescription::built_in(kind))
+    }
+
+    pub(crate) fn template(&self, name: &str) -> Option<&Template> {
+        self.inner.templates.get(name)
     }
 
     /// Asks for a session in the name of this engine.
@@ -214,6 +243,11 @@ impl Milepost {
 
     pub(crate) fn notify(&self, notice: Notice) {
         self.inner.counts.count(&notice);
+        self.tell(notice);
+    }
+
+    /// Tells something that does not count.
+    pub(crate) fn tell(&self, notice: Notice) {
         // Nobody listens just now.
         let _ = self.inner.notices.send(notice);
     }
@@ -311,9 +345,30 @@ impl Milepost {
         }
     }
 
-    /// Holds a session as it is, without resuming it: to add to it, or to change what a list shows of it.
+    /// Holds a session as it is, without resuming it: to add to it, or to change what a list shows of it. When someone
+    /// else holds it, waits for as long as [`EngineOptions::wait_ms`] says.
     pub async fn hold(&self, id: SessionId) -> Result<Session> {
-        self.hold_as(id, &self.claim()).await
+        let writer = self.write_briefly(id).await?;
+        Session::hold(self.clone(), writer, None).await
+    }
+
+    /// Takes a session's lease, waiting for it as long as the options say.
+    pub(crate) async fn write_briefly(&self, id: SessionId) -> Result<SessionWriter> {
+        self.write_within(id, &self.claim(), self.inner.wait_ms).await
+    }
+
+    /// Takes a session's lease, now or as soon as whoever has it gives it back within a time.
+    pub(crate) async fn write_within(&self, id: SessionId, claim: &Claim, wait_ms: u64) -> Result<SessionWriter> {
+        let mut left = wait_ms.div_ceil(HELD_POLL.as_millis() as u64);
+        loop {
+            match self.store().write(id, claim).await {
+                Err(milepost_store::Error::Held { .. }) if left > 0 => {
+                    left -= 1;
+                    tokio::time::sleep(HELD_POLL).await;
+                }
+                outcome => return Ok(outcome?),
+            }
+        }
     }
 
     /// Holds a session in the name of someone, or takes it over.
@@ -435,6 +490,14 @@ impl SessionKey {
         ]
     }
 
+    /// The same, with the project's id where its name was given.
+    pub async fn of_known_project(self, engine: &Milepost) -> Result<Self> {
+        Ok(match &self.project {
+            Some(given) => Self { project: Some(engine.project_meant(given).await?), ..self },
+            None => self,
+        })
+    }
+
     /// Open sessions of this key, last active first.
     pub fn query(&self) -> SessionQuery {
         SessionQuery {
@@ -492,6 +555,7 @@ impl EngineOptions {
             policy: settings.policy.clone(),
             redaction: settings.redaction.enabled.then_some(rules),
             vault: settings.redaction.vault,
+            model: settings.model_name().map(str::to_owned),
             budget_tokens: usize::try_from(settings.budget.tokens).unwrap_or(usize::MAX),
             reserve_tokens: usize::try_from(settings.budget.reserve_tokens).unwrap_or(usize::MAX),
             last_messages: usize::try_from(settings.budget.last_messages).unwrap_or(usize::MAX),
@@ -499,6 +563,7 @@ impl EngineOptions {
             summaries: settings.summaries.clone(),
             agents: settings.agents.iter().map(|(kind, agent)| (kind.clone(), described(kind, agent))).collect(),
             agent_policies: settings.agents.iter().map(|(kind, agent)| (kind.clone(), agent.policy.clone())).collect(),
+            templates: settings.templates.clone(),
             ..Self::default()
         })
     }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use milepost_context::tokens::Tokenizer;
 use milepost_model::delta::StatePath;
+use milepost_store::SessionQuery;
 use serde_json::Value;
 
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
-use crate::project::{Context, ContextFor, ContextLimits, Identified, collect, is_stale};
+use crate::project::{Context, ContextFor, ContextLimits, Identified, Projects, collect, is_stale};
 use crate::session::Session;
 
 /// Records of what was collected for a session, to see when it is old.
@@ -18,6 +18,25 @@ impl Milepost {
     /// The project of a directory.
     pub async fn here(&self, dir: &Path) -> Result<Identified> {
         self.projects().await?.identify(dir).await
+    }
+
+    /// The id of the project that is meant: by its id, or by the name that lists show. What is neither is taken as it is,
+    /// as programs have ids of their own; a name of several is ambiguous.
+    pub async fn project_meant(&self, given: &str) -> Result<String> {
+        let of_it = SessionQuery { project: Some(given.to_owned()), limit: Some(1), ..SessionQuery::default() };
+        if !self.sessions(&of_it).await?.sessions.is_empty() {
+            return Ok(given.to_owned());
+        }
+        let Some(projects) = Projects::open_if_any(self.store()).await? else { return Ok(given.to_owned()) };
+        let named: Vec<_> = projects.all().await?.into_iter().filter(|project| project.name == given).collect();
+        match named.as_slice() {
+            [] => Ok(given.to_owned()),
+            [only] => Ok(only.id.to_string()),
+            many => Err(Error::Ambiguous {
+                given: given.to_owned(),
+                candidates: many.iter().map(|project| project.id.to_string()).collect(),
+            }),
+        }
     }
 }
 
@@ -59,7 +78,7 @@ impl Session {
     /// The fields of `context_{sessionId}.json`, each in its place; what else the context holds stays.
     async fn context_values(&self, context: &Context, dir: &Path) -> Vec<(StatePath, Value)> {
         let info = self.info().await;
-        let (session, tokenizer) = (self.id().to_string(), Tokenizer::default());
+        let (session, tokenizer) = (self.id().to_string(), self.engine().tokenizer());
         let about = ContextFor {
             session: &session,
             agent: info.agent.as_deref().unwrap_or_default(),

@@ -1,7 +1,7 @@
 //! Retention, deletion and archives.
 
 use milepost_model::{CheckpointId, Retention, SessionId, Timestamp};
-use milepost_store::{Claim, DeleteMode, Deleted, Pruned, Store};
+use milepost_store::{Claim, DeleteMode, Deleted, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Milepost;
@@ -34,8 +34,9 @@ pub struct Archived {
 }
 
 impl Milepost {
-    /// Puts checkpoints that the retention does not keep into the trash.
-    pub async fn prune(&self, id: SessionId, keep: &Retention) -> Result<Pruned> {
+    /// Puts checkpoints that the retention does not keep into the trash. One that somebody holds is not waited for, as it
+    /// is pruned by whoever holds it.
+    pub async fn prune(&self, id: SessionId, keep: &Retention) -> Result<Vec<CheckpointId>> {
         let writer = self.store().write(id, &self.claim()).await?;
         let pruned = writer.prune(keep).await;
         writer.release().await?;
@@ -44,7 +45,7 @@ impl Milepost {
 
     /// Puts one checkpoint into the trash.
     pub async fn trash_checkpoint(&self, id: SessionId, checkpoint: CheckpointId) -> Result<()> {
-        let writer = self.store().write(id, &self.claim()).await?;
+        let writer = self.write_briefly(id).await?;
         let done = writer.trash_mark(checkpoint).await;
         writer.release().await?;
         Ok(done?)
@@ -52,7 +53,7 @@ impl Milepost {
 
     /// Takes one checkpoint out of the trash.
     pub async fn untrash_checkpoint(&self, id: SessionId, checkpoint: CheckpointId) -> Result<()> {
-        let writer = self.store().write(id, &self.claim()).await?;
+        let writer = self.write_briefly(id).await?;
         let done = writer.untrash_mark(checkpoint).await;
         writer.release().await?;
         Ok(done?)
@@ -70,8 +71,9 @@ impl Milepost {
         Ok(deleted)
     }
 
-    /// Moves a session to another store. It is removed here only after the copy there was verified.
-    pub async fn archive(&self, id: SessionId, to: &Store, url: &str) -> Result<Archived> {
+    /// What archiving would move. Refuses what archiving refuses, as far as that is known without the other store, and
+    /// changes nothing.
+    pub async fn archive_preview(&self, id: SessionId, url: &str) -> Result<Archived> {
         if has_password(url) {
             return Err(Error::refused(
                 format!("archiving session {id}"),
@@ -87,6 +89,19 @@ impl Milepost {
                 "archive those first, or delete it with --keep-branches",
             ));
         }
+        Ok(Archived {
+            session_id: id,
+            url: url.to_owned(),
+            title: session.title.clone(),
+            message_count: session.messages(),
+            archived_at: self.source().now(),
+            returned: false,
+        })
+    }
+
+    /// Moves a session to another store. It is removed here only after the copy there was verified.
+    pub async fn archive(&self, id: SessionId, to: &Store, url: &str) -> Result<Archived> {
+        let preview = self.archive_preview(id, url).await?;
         if self.is_same(to).await? {
             return Err(Error::refused(
                 format!("archiving session {id}"),
@@ -95,7 +110,7 @@ impl Milepost {
             ));
         }
         // Nobody may write to it between the copy and the removal.
-        let writer = self.store().write(id, &self.claim()).await?;
+        let writer = self.write_briefly(id).await?;
         let end = self.end_of(id).await?;
         self.copy_to_archive(id, to, url).await?;
         let verified = to.verify_session(id).await?;
@@ -106,14 +121,7 @@ impl Milepost {
                 "verify the archive; the session is still here",
             ));
         }
-        let archived = Archived {
-            session_id: id,
-            url: url.to_owned(),
-            title: session.title.clone(),
-            message_count: session.messages(),
-            archived_at: self.source().now(),
-            returned: false,
-        };
+        let archived = Archived { archived_at: self.source().now(), ..preview };
         self.note_archived(&archived).await?;
         // Taking it over fences this writer and any other; whoever took it from this one may have added to it.
         let claim = self.claim().take_over();

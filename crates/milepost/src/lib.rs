@@ -42,15 +42,18 @@ mod error;
 mod follow;
 mod here;
 mod keep;
+mod message;
 mod notice;
 mod point;
 pub mod project;
 mod redaction;
 mod request;
 mod resume;
+mod salvage;
 mod search;
 mod session;
 mod shared;
+mod smart;
 #[cfg(feature = "sqlite")]
 mod sql;
 mod step;
@@ -62,7 +65,7 @@ pub mod transfer;
 mod usage;
 
 pub use analytics::{Analytics, Day, Overview};
-pub use chapter::{Chapter, Compact, Planned};
+pub use chapter::{Chapter, Compact, Dropped, KEPT_SUMMARIES, Planned};
 pub use diff::{Diff, PathDiff, state_diff};
 pub use doctor::{Ailment, Diagnosis};
 pub use engine::{EngineOptions, Milepost, SessionKey};
@@ -70,6 +73,7 @@ pub use erase::{Erased, ErasedArchive};
 pub use error::{Error, Result};
 pub use follow::{Following, Happened};
 pub use keep::Archived;
+pub use message::parse_message;
 pub use milepost_context as context;
 pub use milepost_model as model;
 pub use milepost_model::{
@@ -81,6 +85,7 @@ pub use milepost_store::{Claim, Mark, MarkQuery, MessageQuery, NewMark, SessionP
 pub use notice::{Counts, Notice};
 pub use point::{Point, parse_set};
 pub use resume::{CHECKED_MESSAGES, Preview, Resume, Resumed};
+pub use salvage::Salvaged;
 pub use search::{Around, Found, How, SearchHit, SearchQuery};
 pub use session::{Appended, NewSession, Session};
 pub use shared::{Add, Shared};

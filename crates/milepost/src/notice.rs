@@ -52,7 +52,7 @@ pub enum Notice {
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
-    /// A session went on from a checkpoint.
+    /// A session went on from a checkpoint, or could not.
     CheckpointRestored {
         /// When.
         #[serde(serialize_with = "crate::text::time")]
@@ -61,7 +61,7 @@ pub enum Notice {
         session_id: SessionId,
         /// The checkpoint.
         checkpoint_id: CheckpointId,
-        /// Whether it was the one asked for, not an older one.
+        /// Whether it was the one asked for: not an older one, and not none.
         success: bool,
         /// How long it took.
         #[serde(rename = "duration_ms")]

@@ -119,7 +119,11 @@ impl Milepost {
                 let mut all = store.marks(session, &MarkQuery::default()).await?;
                 all.extend(store.marks_left_behind(session, &MarkQuery::default()).await?);
                 let found = all.iter().map(|mark| mark.checkpoint.id).filter(|id| fits(&id.to_string(), &part));
-                let id = one(name, "checkpoint", found.collect())?;
+                let found: Vec<CheckpointId> = found.collect();
+                if found.is_empty() {
+                    return Err(not_found().into());
+                }
+                let id = one(name, "checkpoint", found)?;
                 Ok(store.mark(id).await?)
             }
         }
@@ -220,8 +224,47 @@ pub fn parse_set(text: &str) -> Result<(StatePath, Value)> {
             })
         }
     };
-    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+    let value = match serde_json::from_str(value) {
+        Ok(parsed) => match too_large(value) {
+            Some(number) => {
+                return Err(Error::refused(
+                    format!("setting {key}"),
+                    format!("the whole number {number} is beyond {} to {}, and would be rounded", i64::MIN, u64::MAX),
+                    format!("write it as a text: {key}='\"{number}\"'"),
+                ));
+            }
+            None => parsed,
+        },
+        Err(_) => Value::String(value.to_owned()),
+    };
     Ok((path, value))
+}
+
+/// The first whole number of a JSON text that cannot be kept exactly.
+fn too_large(json: &str) -> Option<&str> {
+    let mut rest = json;
+    loop {
+        let start = rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_digit())?;
+        rest = &rest[start..];
+        if let Some(text) = rest.strip_prefix('"') {
+            // Past the string, whatever it holds.
+            let mut escaped = false;
+            let end = text.find(|c| {
+                let ends = c == '"' && !escaped;
+                escaped = c == '\\' && !escaped;
+                ends
+            })?;
+            rest = &text[end + 1..];
+            continue;
+        }
+        let end = rest.find(|c: char| !(c.is_ascii_digit() || "+-.eE".contains(c))).unwrap_or(rest.len());
+        let (number, after) = rest.split_at(end);
+        let is_whole = !number.contains(['.', 'e', 'E']);
+        if is_whole && number.parse::<i64>().is_err() && number.parse::<u64>().is_err() {
+            return Some(number);
+        }
+        rest = after;
+    }
 }
 
 /// Puts a value at a path; objects on the way are made, a list grows by one at its end at most.

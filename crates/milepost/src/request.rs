@@ -7,7 +7,6 @@ use milepost_context::request::{
     AgentDescription, Context, MessagesRequest, Request, RequestError, RequestParts, build_messages, build_request,
     estimate_request_size,
 };
-use milepost_context::tokens::Tokenizer;
 use milepost_model::{Channel, SessionId};
 use milepost_store::MessageQuery;
 use serde_json::Value;
@@ -51,21 +50,22 @@ impl Milepost {
         })
     }
 
-    /// The tokens that a request would have, with room for the user's prompt. Over the budget, it is time to compact.
+    /// The tokens that a request would have, as the model counts them ([`crate::EngineOptions::model`]), with room for the
+    /// user's prompt. Over the budget, it is time to compact.
     pub async fn estimate_request_size(&self, id: SessionId) -> Result<usize> {
-        Ok(estimate_request_size(&self.request_parts(id, "").await?, &Tokenizer::default()))
+        Ok(estimate_request_size(&self.request_parts(id, "").await?, &self.tokenizer()))
     }
 
     /// A request as two prompts, within the budget.
     pub async fn build_request(&self, id: SessionId, user_prompt: &str) -> Result<Request> {
         let parts = self.request_parts(id, user_prompt).await?;
-        build_request(&parts, self.budget_tokens(), &Tokenizer::default()).map_err(refused)
+        build_request(&parts, self.budget_tokens(), &self.tokenizer()).map_err(refused)
     }
 
     /// A request as a system prompt and messages that are valid for a model's rules, within the budget.
     pub async fn build_messages(&self, id: SessionId, user_prompt: &str, rules: Dialect) -> Result<MessagesRequest> {
         let parts = self.request_parts(id, user_prompt).await?;
-        build_messages(&parts, rules, self.budget_tokens(), &Tokenizer::default()).map_err(refused)
+        build_messages(&parts, rules, self.budget_tokens(), &self.tokenizer()).map_err(refused)
     }
 }
 

@@ -1,14 +1,15 @@
 //! Going on with a session: from its newest checkpoint that is whole, or from the one asked for.
 
 use milepost_model::delta::StatePath;
-use milepost_model::{Seq, SessionId, State, Status, Timestamp};
+use milepost_model::{CheckpointId, Seq, SessionId, State, Status, Timestamp};
 use milepost_store::{Claim, Mark, MarkQuery, MessageQuery, Skipped};
 use serde_json::Value;
 
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
+use crate::notice::Notice;
 use crate::point::{Point, refusal};
-use crate::session::{Session, in_trash, restored};
+use crate::session::{Session, hidden, in_trash, restored};
 
 /// So many messages before a checkpoint are read to see whether they can be, at least; and as many as a request holds.
 /// What is damaged before them is found by `verify`.
@@ -26,6 +27,8 @@ pub struct Resume {
     pub policy: Option<Value>,
     /// Take the session even if someone else holds it.
     pub take_over: bool,
+    /// How long to wait for whoever holds the session to give it back, in milliseconds.
+    pub wait_ms: u64,
     /// Go on with a session that was completed.
     pub reopen: bool,
     /// Give the state with its secrets from the vault. What is stored stays redacted.
@@ -64,6 +67,8 @@ pub struct Resumed {
     pub damaged: Vec<String>,
     /// The head was moved: what came after the checkpoint is on the old timeline.
     pub moved: bool,
+    /// The checkpoint of what was left behind, to go forward to again; none when nothing was, or it is damaged.
+    pub forward: Option<CheckpointId>,
     /// The state it goes on with.
     pub state: State,
     /// Its status before.
@@ -92,18 +97,28 @@ impl Milepost {
     pub async fn resume(&self, id: SessionId, how: Resume) -> Result<Resumed> {
         let before = self.may_go_on(id, &how).await?;
         let start = self.source().now();
-        let chosen = self.choose(id, &how.point).await?;
+        let chosen = match self.choose(id, &how.point).await {
+            Ok(chosen) => chosen,
+            Err(error) => {
+                self.tell_not_restored(id, &how.point, start).await;
+                return Err(error);
+            }
+        };
         // What is to be set is tried before anything is changed.
         let changed = if how.set.is_empty() { None } else { Some(self.changed(id, &chosen, &how.set).await?) };
         let claim: Claim = if how.take_over { self.claim().take_over() } else { self.claim() };
-        let writer = self.store().write(id, &claim).await?;
+        let writer = self.write_within(id, &claim, how.wait_ms).await?;
         let session = Session::hold(self.clone(), writer, how.policy.as_ref()).await?;
-        let moved = match &chosen.mark {
+        let (moved, forward) = match &chosen.mark {
             Some(mark) if chosen.restore => {
-                session.restore_to(mark.at).await?;
-                true
+                let end = session.restore_to(mark.at).await?;
+                // Nobody goes forward to what is damaged.
+                let is_whole = |id: &CheckpointId| {
+                    chosen.damaged.is_empty() && chosen.skipped.iter().all(|skipped| skipped.id != *id)
+                };
+                (true, end.filter(is_whole))
             }
-            _ => false,
+            _ => (false, None),
         };
         session.note_resumed(chosen.mark.as_ref().map(|mark| mark.checkpoint.id), &how.set, changed).await?;
         session.refresh_context().await;
@@ -122,11 +137,28 @@ impl Milepost {
             skipped: chosen.skipped,
             damaged: chosen.damaged,
             moved,
+            forward,
             state,
             status: before.status,
             messages,
             last_active: before.active,
         })
+    }
+
+    /// Tells that a checkpoint could not be gone on from, if it is known which one was meant.
+    async fn tell_not_restored(&self, id: SessionId, point: &Point, start: Timestamp) {
+        if let Ok(mark) = self.mark(id, point).await {
+            let now = self.source().now();
+            self.tell(Notice::CheckpointRestored {
+                timestamp: now,
+                session_id: id,
+                checkpoint_id: mark.checkpoint.id,
+                success: false,
+                duration_ms: now.since_ms(start),
+                messages_restored: 0,
+                environment_variables: 0,
+            });
+        }
     }
 
     /// What a resume would go on from. It refuses what a resume refuses, but for who holds the session; it neither takes
@@ -146,6 +178,9 @@ impl Milepost {
     /// The session, unless it cannot go on.
     async fn may_go_on(&self, id: SessionId, how: &Resume) -> Result<milepost_model::Session> {
         let session = self.store().session(id).await?;
+        if session.hidden {
+            return Err(hidden(self, "resuming", id).await?);
+        }
         if session.trashed.is_some() {
             return Err(in_trash("resuming", id));
         }

@@ -93,9 +93,14 @@ pub struct Appended {
 impl Session {
     pub(crate) async fn hold(engine: Milepost, writer: SessionWriter, run: Option<&Value>) -> Result<Self> {
         let info = writer.session().await;
-        if info.trashed.is_some() {
+        let refused = if info.hidden {
+            Some(hidden(&engine, "writing to", info.id).await?)
+        } else {
+            info.trashed.map(|_| in_trash("writing to", info.id))
+        };
+        if let Some(refused) = refused {
             writer.release().await?;
-            return Err(in_trash("writing to", info.id));
+            return Err(refused);
         }
         let mut policy = engine.policy_of(&info)?;
         if let Some(run) = run {
@@ -143,6 +148,11 @@ impl Session {
         self.inner.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts messages towards the next checkpoint.
+    pub(crate) fn count_messages(&self, count: u64) {
+        self.run().messages += count;
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.engine().source().now()
     }
@@ -181,23 +191,18 @@ impl Session {
     pub async fn set_state(&self, mut state: State) -> Result<Appended> {
         let found = self.redaction().state(&mut state);
         self.keep_secrets(found).await?;
-        let due = self.due(0);
+        let due = match self.due(0) {
+            None if self.is_large_change(&state).await? => Some(Trigger::Smart),
+            due => due,
+        };
         self.store(Append::new().state(state), due).await
     }
 
     /// Changes the state.
     pub async fn update(&self, change: impl FnOnce(&mut State)) -> Result<Appended> {
-        let before = self.state().await?;
-        let mut state = before.clone();
+        let mut state = self.state().await?;
         change(&mut state);
-        let found = self.redaction().state(&mut state);
-        self.keep_secrets(found).await?;
-        let is_large = changed_keys(before.as_value(), state.as_value()) > self.policy().smart.changed_keys as usize;
-        let due = match self.due(0) {
-            None if is_large && self.policy().takes(&Trigger::Smart) => Some(Trigger::Smart),
-            due => due,
-        };
-        self.store(Append::new().state(state), due).await
+        self.set_state(state).await
     }
 
     /// Sets values of the state by their paths.
@@ -209,8 +214,7 @@ impl Session {
         self.set_state(state.try_into().map_err(milepost_store::Error::from)?).await
     }
 
-    /// Adds a change of the state that the caller knows, and pays only for it. Named keys and secrets in it are left out
-    /// as everywhere.
+    /// Adds a change of the state that the caller knows. Named keys and secrets in it are left out as everywhere.
     pub async fn apply(&self, delta: &Delta) -> Result<Appended> {
         let mut state = self.state().await?.into_value();
         delta.apply(&mut state).map_err(milepost_store::Error::from)?;
@@ -318,6 +322,14 @@ impl Session {
         self.end_with(SessionPatch::new().status(Status::Cancelled), mark).await
     }
 
+    /// What whoever writes to it should know: that it is completed, and what was added is not the work that was. None when
+    /// there is nothing to say. Writing is not refused, as what comes late was said all the same.
+    pub async fn caution(&self) -> Option<String> {
+        let id = self.id();
+        (self.info().await.status == Status::Completed)
+            .then(|| format!("session {id} is completed: to go on with it, resume it with --reopen"))
+    }
+
     async fn must_not_be_completed(&self, doing: &str) -> Result<()> {
         match self.info().await.status {
             Status::Completed => Err(Error::refused(
@@ -331,7 +343,11 @@ impl Session {
 
     async fn end_with(&self, patch: SessionPatch, mark: NewMark) -> Result<CheckpointId> {
         self.barrier().await;
-        self.mark_with(Append::new().patch(patch), mark).await
+        let made = self.mark_with(Append::new().patch(patch), mark).await?;
+        if self.policy().retention.prune_every_nodes == 0 {
+            self.prune_now().await;
+        }
+        Ok(made)
     }
 
     /// Changes what a list shows of it.
@@ -357,14 +373,16 @@ impl Session {
         Ok(mark)
     }
 
-    pub(crate) async fn restore_to(&self, at: Position) -> Result<()> {
-        match self.mark_end().await {
+    /// Returns the checkpoint by which what is left behind is reached again, if there is one.
+    pub(crate) async fn restore_to(&self, at: Position) -> Result<Option<CheckpointId>> {
+        let newest = self.info().await.checkpoint;
+        let end = match self.mark_end().await {
             // What is damaged cannot be gone back to anyway.
-            Err(Error::Store(error)) if error.is_damage() => {}
-            other => drop(other?),
-        }
+            Err(Error::Store(error)) if error.is_damage() => None,
+            other => other?.or(newest),
+        };
         self.writer().restore(at).await?;
-        Ok(())
+        Ok(end)
     }
 
     /// Takes a checkpoint of the end when messages or state came after the newest one, so that it can be gone back to when
@@ -379,6 +397,17 @@ impl Session {
             return Ok(None);
         }
         Ok(Some(self.checkpoint(NewMark::new(Trigger::Restore)).await?))
+    }
+
+    /// Holds the session for longer, as every append does. Whoever holds one and writes nothing for a while calls it every
+    /// [`Session::renew_every_ms`]; it is refused when someone else has taken the session.
+    pub async fn renew(&self) -> Result<()> {
+        Ok(self.writer().renew().await?)
+    }
+
+    /// How often to renew: three times while a lease lasts, so that one that comes late does no harm.
+    pub fn renew_every_ms(&self) -> u64 {
+        u64::try_from(self.engine().store().lease_ttl_ms() / 3).unwrap_or(1).max(1)
     }
 
     /// Gives the session back, so that others may hold it.
@@ -432,11 +461,13 @@ impl Session {
         let is_owed = owed.is_some();
         let mark = owed.unwrap_or_else(|| NewMark::new(trigger));
         let start = self.now();
-        match self.writer().append(append.clone().mark(mark.clone())).await {
+        let marks = std::slice::from_ref(&mark);
+        let whole = self.with_prune(append.clone().mark(mark.clone()), marks).await;
+        let was_due = whole.prunes();
+        match self.writer().append(whole).await {
             Ok(receipt) => {
-                let checkpoint = self.marked(&mark, &receipt, start).await;
-                self.prune_if_due().await;
-                Ok(Appended { first: receipt.first, checkpoint })
+                self.appended(marks, &receipt, was_due, start).await;
+                Ok(Appended { first: receipt.first, checkpoint: receipt.checkpoints.last().copied() })
             }
             Err(error) if is_lost(&error) => {
                 if is_owed {
@@ -456,9 +487,12 @@ impl Session {
     async fn mark_with(&self, append: Append, mark: NewMark) -> Result<CheckpointId> {
         let mark = labelled(self.redaction().mark(mark))?;
         let start = self.now();
-        let receipt = self.writer().append(append.mark(mark.clone())).await?;
-        let made = self.marked(&mark, &receipt, start).await;
-        self.prune_if_due().await;
+        let marks = std::slice::from_ref(&mark);
+        let append = self.with_prune(append.mark(mark.clone()), marks).await;
+        let was_due = append.prunes();
+        let receipt = self.writer().append(append).await?;
+        self.appended(marks, &receipt, was_due, start).await;
+        let made = receipt.checkpoints.last().copied();
         made.ok_or_else(|| Error::refused("taking a checkpoint", "the store took none", "try again"))
     }
 
@@ -503,8 +537,8 @@ impl Session {
         }
     }
 
-    pub(crate) async fn marked(&self, mark: &NewMark, receipt: &Receipt, start: Timestamp) -> Option<CheckpointId> {
-        let id = *receipt.checkpoints.last()?;
+    /// Counts and tells a checkpoint that was taken.
+    pub(crate) async fn marked(&self, mark: &NewMark, id: CheckpointId, start: Timestamp) {
         let now = self.now();
         {
             let mut run = self.run();
@@ -524,29 +558,51 @@ impl Session {
             size,
             duration_ms: now.since_ms(start),
         });
-        Some(id)
     }
 
-    /// Every so many checkpoints the retention looks which it does not keep. They go into the trash, which is told; that
-    /// it cannot be done is no reason to stop.
-    pub(crate) async fn prune_if_due(&self) {
+    /// Every so many checkpoints, whoever made them, the retention looks which it does not keep. They go into the trash
+    /// with the next ones that are made, which is told; that it cannot be done is no reason to stop.
+    pub(crate) async fn with_prune(&self, append: Append, marks: &[NewMark]) -> Append {
         let retention = &self.policy().retention;
-        {
-            let mut run = self.run();
-            if retention.prune_every_nodes == 0 || run.unpruned < retention.prune_every_nodes {
-                return;
-            }
-            run.unpruned = 0;
+        let more = u32::try_from(marks.len()).unwrap_or(u32::MAX);
+        let is_few = retention.max_checkpoints < retention.prune_every_nodes;
+        let is_many =
+            is_few && self.info().await.checkpoints + marks.len() as u64 > u64::from(retention.max_checkpoints);
+        let is_due = self.run().unpruned.saturating_add(more) >= retention.prune_every_nodes;
+        match retention.prune_every_nodes > 0 && (is_due || is_many) {
+            true => append.prune(retention),
+            false => append,
         }
-        let pruned = match self.writer().prune(retention).await {
-            Ok(pruned) if pruned.checkpoints.is_empty() => return,
-            Ok(pruned) => Ok(pruned.checkpoints),
-            Err(error) => Err(error.to_string()),
-        };
-        let (checkpoints, error) = match pruned {
-            Ok(checkpoints) => (checkpoints, None),
-            Err(error) => (Vec::new(), Some(error)),
-        };
+    }
+
+    /// Counts and tells what an append with checkpoints came to.
+    pub(crate) async fn appended(&self, marks: &[NewMark], receipt: &Receipt, was_due: bool, start: Timestamp) {
+        for (mark, id) in marks.iter().zip(&receipt.checkpoints) {
+            self.marked(mark, *id, start).await;
+        }
+        match &receipt.pruned {
+            Some(checkpoints) => {
+                self.run().unpruned = 0;
+                self.tell_pruned(checkpoints.clone(), None);
+            }
+            // Tried by itself, it says what is wrong.
+            None if was_due => self.prune_now().await,
+            None => {}
+        }
+    }
+
+    async fn prune_now(&self) {
+        self.run().unpruned = 0;
+        match self.writer().prune(&self.policy().retention).await {
+            Ok(checkpoints) => self.tell_pruned(checkpoints, None),
+            Err(error) => self.tell_pruned(Vec::new(), Some(error.to_string())),
+        }
+    }
+
+    fn tell_pruned(&self, checkpoints: Vec<CheckpointId>, error: Option<String>) {
+        if checkpoints.is_empty() && error.is_none() {
+            return;
+        }
         let timestamp = self.now();
         self.engine().notify(Notice::CheckpointsPruned { timestamp, session_id: self.id(), checkpoints, error });
     }
@@ -596,6 +652,21 @@ pub(crate) fn in_trash(doing: &str, id: SessionId) -> Error {
     Error::refused(format!("{doing} session {id}"), "it is in the trash", "take it out first: `sessions untrash`")
 }
 
+/// Why a session that no list shows is left as it is.
+pub(crate) async fn hidden(engine: &Milepost, doing: &str, id: SessionId) -> Result<Error> {
+    let (why, instead) = match engine.store().is_unfinished(id).await? {
+        true => (
+            "it is an import that was begun and not finished",
+            format!("run the import again, or remove it with `sessions delete {id}`"),
+        ),
+        false => (
+            "it was deleted, and only what its branches share with it is kept",
+            "go on with one of its branches".to_owned(),
+        ),
+    };
+    Ok(Error::refused(format!("{doing} session {id}"), why, instead))
+}
+
 /// A checkpoint that can be found by its label, if it has one.
 fn labelled(mark: NewMark) -> Result<NewMark> {
     let label = mark.label.as_deref().map(check_label).transpose()?;
@@ -635,25 +706,4 @@ pub(crate) fn restored(
         messages_restored: mark.checkpoint.messages(),
         environment_variables: variables,
     }
-}
-
-/// How many keys of the sections differ: a change of memory that is worth a checkpoint of its own.
-fn changed_keys(before: &Value, after: &Value) -> usize {
-    let empty = serde_json::Map::new();
-    let object = |value: &Value| value.as_object().cloned().unwrap_or_else(|| empty.clone());
-    let (before, after) = (object(before), object(after));
-    let sections: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    sections
-        .into_iter()
-        .map(|section| {
-            let (old, new) = (before.get(section), after.get(section));
-            match (old.and_then(Value::as_object), new.and_then(Value::as_object)) {
-                (Some(old), Some(new)) => {
-                    let keys: std::collections::BTreeSet<_> = old.keys().chain(new.keys()).collect();
-                    keys.into_iter().filter(|key| old.get(*key) != new.get(*key)).count()
-                }
-                _ => usize::from(old != new),
-            }
-        })
-        .sum()
 }

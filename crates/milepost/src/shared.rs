@@ -14,8 +14,9 @@ use crate::engine::Milepost;
 use crate::error::Result;
 use crate::session::NewSession;
 
-/// How often an addition is tried again when others write at the same time.
-const TRIES: usize = 64;
+/// How often an addition is tried again when others write at the same time (4,096). Behind another process that adds without a
+/// pause few tries win, and each of them loses a few milliseconds.
+const TRIES: usize = 4096;
 
 /// What to add, all or nothing, in this order.
 #[derive(Debug, Clone, Default)]
@@ -70,6 +71,9 @@ impl Milepost {
     /// Writes to a session beside whoever else does.
     pub async fn share(&self, id: SessionId) -> Result<Shared> {
         let writer = self.store().join(id).await?;
+        if writer.session().await.hidden {
+            return Err(crate::session::hidden(self, "writing to", id).await?);
+        }
         Ok(Shared { engine: self.clone(), writer: Arc::new(writer), changing: Arc::default() })
     }
 }

@@ -1,16 +1,19 @@
-//! What a step of a run leaves behind: events, changes of the state and a checkpoint, in one batch.
+//! What a step of a run leaves behind: messages, events, changes of the state and a checkpoint, in one batch.
 
 use milepost_model::delta::{PathPart, StatePath};
-use milepost_model::{CheckpointId, Delta, Event, SessionPatch};
+use milepost_model::{Delta, Event, Message, SessionPatch};
 use milepost_store::{Append, NewMark};
 use serde_json::{Map, Value};
 
 use crate::error::Result;
+use crate::redaction::Secret;
 use crate::session::{Session, is_lost};
 
 /// Things that happened together. All of it is stored, or nothing; costs what changed, not what the state weighs.
 #[derive(Debug, Clone, Default)]
 pub struct Together {
+    /// What was said, before everything else.
+    pub messages: Vec<Message>,
     /// What happened.
     pub events: Vec<Event>,
     /// Values of the state that are new, by their paths. What a path leads through has to be there.
@@ -23,12 +26,78 @@ pub struct Together {
     pub mark: Option<NewMark>,
 }
 
+impl Together {
+    /// Whether there is nothing to store.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+            && self.events.is_empty()
+            && self.set.is_empty()
+            && self.gained.is_empty()
+            && self.patch.is_none()
+            && self.mark.is_none()
+    }
+}
+
 impl Session {
     /// Stores things that happened together; returns when they are durable. A checkpoint that cannot be taken is told
     /// and owed, and everything else is stored without it.
-    pub async fn record(&self, together: Together) -> Result<Option<CheckpointId>> {
+    pub async fn record(&self, together: Together) -> Result<()> {
+        self.record_all(vec![together]).await
+    }
+
+    /// As [`Session::record`], for things that happened one after another: all of it is stored, or nothing, with one wait
+    /// for the disk. Each checkpoint holds what came before it.
+    pub async fn record_all(&self, all: Vec<Together>) -> Result<()> {
         let mut found = Vec::new();
         let mut append = Append::new();
+        let mut marks = Vec::new();
+        let mut said = 0;
+        for together in all {
+            said += together.messages.len() as u64;
+            append = self.add_together(append, together, &mut marks, &mut found)?;
+        }
+        self.keep_secrets(found).await?;
+        self.count_messages(said);
+        if append.is_empty() {
+            return Ok(());
+        }
+        if marks.is_empty() {
+            self.writer().append(append).await?;
+            return Ok(());
+        }
+        let start = self.now();
+        let whole = self.with_prune(append.clone(), &marks).await;
+        let was_due = whole.prunes();
+        match self.writer().append(whole).await {
+            Ok(receipt) => {
+                self.appended(&marks, &receipt, was_due, start).await;
+                Ok(())
+            }
+            Err(error) if is_lost(&error) => Err(error.into()),
+            Err(error) => {
+                let rest = append.without_marks();
+                if !rest.is_empty() {
+                    self.writer().append(rest).await?;
+                }
+                let error = error.into();
+                marks.into_iter().for_each(|mark| self.mark_failed(mark, &error));
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds what happened together to an append, with the checkpoint if the policy takes such ones.
+    fn add_together(
+        &self,
+        mut append: Append,
+        together: Together,
+        marks: &mut Vec<NewMark>,
+        found: &mut Vec<Secret>,
+    ) -> Result<Append> {
+        for mut message in together.messages {
+            found.extend(self.redaction().message(&mut message));
+            append = append.message(message);
+        }
         for mut event in together.events {
             let mut data = Value::Object(std::mem::take(&mut event.data));
             found.extend(self.redaction().value(&mut data));
@@ -57,7 +126,6 @@ impl Session {
             }
         }
         let delta = delta.build().map_err(milepost_store::Error::from)?;
-        self.keep_secrets(found).await?;
         if !delta.is_empty() {
             append = append.delta(delta);
         }
@@ -65,28 +133,11 @@ impl Session {
             self.redaction().patch(&mut patch);
             append = append.patch(patch);
         }
-        let Some(mark) = together.mark.filter(|mark| self.policy().takes(&mark.trigger)) else {
-            if !append.is_empty() {
-                self.writer().append(append).await?;
-            }
-            return Ok(None);
-        };
-        let mark = self.redaction().mark(mark);
-        let start = self.now();
-        match self.writer().append(append.clone().mark(mark.clone())).await {
-            Ok(receipt) => {
-                let made = self.marked(&mark, &receipt, start).await;
-                self.prune_if_due().await;
-                Ok(made)
-            }
-            Err(error) if is_lost(&error) => Err(error.into()),
-            Err(error) => {
-                if !append.is_empty() {
-                    self.writer().append(append).await?;
-                }
-                self.mark_failed(mark, &error.into());
-                Ok(None)
-            }
+        if let Some(mark) = together.mark.filter(|mark| self.policy().takes(&mark.trigger)) {
+            let mark = self.redaction().mark(mark);
+            append = append.mark(mark.clone());
+            marks.push(mark);
         }
+        Ok(append)
     }
 }

@@ -36,10 +36,13 @@ impl Usage {
         let output = part(&["output_tokens", "completion_tokens", "outputTokens", "completionTokens"]);
         let input = part(&["input_tokens", "prompt_tokens", "inputTokens", "promptTokens"]);
         let is_said = usage.is_some();
+        // OpenAI says it one level deeper.
+        let details = ["prompt_tokens_details", "input_tokens_details"].iter().find_map(|name| usage?.get(*name));
+        let in_details = number(details.and_then(|details| details.get("cached_tokens")));
         Self {
             input_tokens: input,
             output_tokens: if is_said { output } else { number(message.extra.get("tokens")) },
-            cached_tokens: part(&["cache_read_input_tokens", "cached_tokens", "cacheReadInputTokens"]),
+            cached_tokens: part(&["cache_read_input_tokens", "cached_tokens", "cacheReadInputTokens"]).max(in_details),
             cost_usd: money(usage)
                 .or_else(|| money(Some(&Value::Object(own))))
                 .filter(|cost| cost.is_finite())

@@ -70,6 +70,28 @@ impl Settings {
         for (reader, of) in &self.summaries.readers {
             rows.named(&["summaries", "readers", reader], json!(of));
         }
+        rows.put("model", json!(self.model));
+        for (name, model) in &self.models {
+            let mut put = |key: &str, value: Value| {
+                if !value.is_null() {
+                    rows.named(
+                        &[&["models", name.as_str()], key.split('.').collect::<Vec<_>>().as_slice()].concat(),
+                        value,
+                    );
+                }
+            };
+            put("provider", json!(model.provider));
+            put("model", json!(model.model));
+            put("base_url", json!(model.base_url.as_ref().map(ToString::to_string)));
+            put("key_variable", json!(model.key_variable));
+            put("key_command", json!(model.key_command));
+            put("allow_http", json!(model.allow_http));
+            model.timeouts.iter().for_each(|(key, ms)| put(&format!("timeouts.{key}"), json!(ms)));
+            model.prices.iter().for_each(|(key, usd)| put(&format!("prices.{key}"), json!(usd)));
+            for (key, value) in &model.headers {
+                rows.named(&["models", name, "headers", key], json!(value));
+            }
+        }
         for (name, kind) in &self.agents {
             rows.named(&["agents", name, "role"], json!(kind.role));
             rows.named(&["agents", name, "instructions"], json!(kind.instructions));

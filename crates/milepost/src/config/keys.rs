@@ -2,10 +2,14 @@
 
 use std::path::Path;
 
+use milepost_document::{Diagnostic, Origin};
 use milepost_store::{KeyOptions, MarkKey, MasterKey, Options};
 
 use super::settings::{KeySettings, KeySource, Settings};
 use crate::{Error, Result};
+
+/// How the environment is read.
+type Lookup<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// The name under which keys lie in the operating system's keychain.
 pub const KEYCHAIN_SERVICE: &str = "milepost";
@@ -33,6 +37,48 @@ impl Settings {
             keys.marks = Some(MarkKey::parse(&key.to_hex())?);
         }
         Ok(keys)
+    }
+}
+
+impl Settings {
+    /// What is wrong with the keys that these settings ask for: where they are to be there is none, or something needs one
+    /// that is not used. Without the environment (`lookup`), what only it can tell is not judged.
+    pub(super) fn check_keys(&self, lookup: Option<&Lookup<'_>>) -> Vec<Diagnostic> {
+        let mut found = Vec::new();
+        let origin = |path: &str| {
+            let path: Vec<String> = path.split('.').map(str::to_owned).collect();
+            self.origins.get(&path).cloned().unwrap_or(Origin::Default)
+        };
+        if self.redaction.vault && !self.encryption.enabled {
+            let why = "the vault keeps secrets encrypted, but encryption is not used";
+            let instead = "set encryption.enabled and a key, or set redaction.vault to false";
+            found.push(match lookup {
+                Some(_) => Diagnostic::error(&origin("redaction.vault"), "redaction.vault", why, instead),
+                // A key in the environment turns encryption on.
+                None => Diagnostic::warning(&origin("redaction.vault"), "redaction.vault", why, instead),
+            });
+        }
+        let none = |_: &str| None;
+        let account = |section| match section {
+            "signing" => format!("{}/marks", self.workspace),
+            _ => self.workspace.to_string(),
+        };
+        for (section, key) in [("encryption", &self.encryption), ("signing", &self.signing)] {
+            if !key.enabled || (key.source == KeySource::Variable && lookup.is_none()) {
+                continue;
+            }
+            let Err(error) = read(key, section, &account(section), lookup.unwrap_or(&none)) else { continue };
+            let named = ["key_file", "key_source", "enabled"].map(|name| format!("{section}.{name}"));
+            let at = named.iter().find(|name| origin(name) != Origin::Default).unwrap_or(&named[2]);
+            let (why, instead) = match error {
+                Error::Config { why, instead, .. } => (why, instead),
+                other => {
+                    (other.to_string(), format!("make one with `milepost keys new`, or set {section}.enabled to false"))
+                }
+            };
+            found.push(Diagnostic::error(&origin(at), at.clone(), why, instead));
+        }
+        found
     }
 }
 

@@ -9,6 +9,7 @@ use milepost_model::{PolicyPatch, Session, SessionPatch};
 use serde_json::Value;
 
 use super::limits::{DOCUMENT, MAX_CONFIG_BYTES};
+use super::models;
 use super::read::{Reader, Typed, read_text};
 use super::schema::{self, Field, POLICY_ONLY, ROOT, Shape};
 use super::settings::Settings;
@@ -98,9 +99,13 @@ impl<'a> Loader<'a> {
         Ok(settings)
     }
 
-    /// All problems, errors and warnings.
+    /// All problems, errors and warnings. Also keys are looked for where they are to be.
     pub fn check(&self) -> Vec<Diagnostic> {
-        self.read().1
+        let (settings, mut found) = self.read();
+        if first_error(&found).is_none() {
+            found.extend(settings.check_keys(Some(&*self.lookup)));
+        }
+        found
     }
 
     fn read(&self) -> (Settings, Vec<Diagnostic>) {
@@ -255,11 +260,12 @@ fn warn_of_foreign(typed: &Typed, found: &mut Vec<Diagnostic>) {
         ("redaction.enabled", is_off, "it lets secrets be stored"),
         ("redaction.allow", |_| true, "it lets some secrets be stored"),
     ];
+    let named = format!("if you trust it, name it in {CONFIG_VARIABLE} or with --config");
+    models::refuse_foreign(typed, &named, found);
     for (key, is_suspect, why) in suspects {
         if let Some((_, origin)) = typed.get(key).filter(|(value, _)| is_suspect(value)) {
             let why = format!("{why}, and the file may have come with the directory");
-            let instead = format!("if you trust it, name it in {CONFIG_VARIABLE} or with --config");
-            found.push(Diagnostic::warning(origin, key, why, instead));
+            found.push(Diagnostic::warning(origin, key, why, named.clone()));
         }
     }
 }
@@ -303,19 +309,31 @@ pub fn check(path: &Path) -> Vec<Diagnostic> {
     let typed = read_file(path, &mut found);
     // The place of the store depends on the environment, which is not looked at here.
     let lookup = |name: &str| (name == "HOME").then(|| "/".to_owned());
-    build(typed, &Surroundings { directory: Path::new(""), lookup: &lookup }, &mut found);
+    let settings = build(typed, &Surroundings { directory: Path::new(""), lookup: &lookup }, &mut found);
+    if first_error(&found).is_none() {
+        found.extend(settings.check_keys(None));
+    }
     found
 }
 
 /// The change to a policy that a JSON value describes, as a session's or a run's own: every name of the settings of
 /// `policy` is taken, in snake case and in camel case, and so is the form in which a change is stored.
 pub fn policy_patch(value: &Value) -> Result<PolicyPatch> {
+    read_patch(value, |found| Reader::new(found))
+}
+
+/// The change that a session keeps. A program that gave it as a [`PolicyPatch`] may have named triggers of its own.
+pub(crate) fn stored_policy_patch(value: &Value) -> Result<PolicyPatch> {
+    read_patch(value, |found| Reader::new(found).with_own_triggers())
+}
+
+fn read_patch(value: &Value, reader: impl FnOnce(&mut Vec<Diagnostic>) -> Reader<'_>) -> Result<PolicyPatch> {
     if !value.is_object() {
         let (place, why) = ("policy".to_owned(), "it is not an object".to_owned());
         return Err(Error::Config { place, why, instead: "write {\"every_messages\": 20}, for example".to_owned() });
     }
     let mut found = Vec::new();
-    let mut reader = Reader::new(&mut found);
+    let mut reader = reader(&mut found);
     let origin = Origin::Flag("policy".to_owned());
     reader.read(&Node::from_json(value, &origin), &POLICY_ONLY, &[], None);
     let typed = reader.typed;
@@ -330,7 +348,7 @@ pub const SESSION_POLICY: &str = "policy";
 
 /// A session's own change to the policy; none when it has none.
 pub fn session_policy(session: &Session) -> Result<Option<PolicyPatch>> {
-    session.extra.get(SESSION_POLICY).map(policy_patch).transpose()
+    session.extra.get(SESSION_POLICY).map(stored_policy_patch).transpose()
 }
 
 /// The change to a session that gives it its own policy; an empty one takes it away.

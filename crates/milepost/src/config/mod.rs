@@ -8,6 +8,7 @@ mod explain;
 mod keys;
 pub mod limits;
 mod load;
+mod models;
 mod read;
 mod schema;
 mod settings;
@@ -16,11 +17,13 @@ mod usable;
 
 pub use explain::Explained;
 pub use keys::KEYCHAIN_SERVICE;
+pub(crate) use load::stored_policy_patch;
 pub use load::{
     CONFIG_VARIABLE, FILE_NAMES, Loader, SESSION_POLICY, check, check_variables, policy_patch, session_policy,
     set_session_policy,
 };
 pub use milepost_document::{Diagnostic, Origin, Severity};
+pub use models::ModelSettings;
 pub use settings::{
     AgentKind, Budget, Compression, KeySettings, KeySource, Redaction, Settings, Summaries, Template, Url, Work,
 };

@@ -4,11 +4,15 @@
 use std::collections::BTreeMap;
 
 use milepost_document::{Data, Diagnostic, Node, Origin};
+use milepost_model::Trigger;
 use serde_json::Value;
 
 use super::limits::{MAX_ITEMS, MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_TEXT_BYTES};
 use super::schema::{self, Field, Shape};
 use super::suggest;
+
+/// The largest amount of money.
+const MAX_AMOUNT: f64 = 1_000_000.0;
 
 /// Settings as typed: canonical path, value, origin.
 #[derive(Debug, Clone, Default)]
@@ -57,11 +61,19 @@ fn insert(root: &mut Value, path: &[String], value: Value) {
 pub(super) struct Reader<'a> {
     pub typed: Typed,
     pub found: &'a mut Vec<Diagnostic>,
+    /// Triggers with names that are not known are a program's own.
+    own_triggers: bool,
 }
 
 impl<'a> Reader<'a> {
     pub fn new(found: &'a mut Vec<Diagnostic>) -> Self {
-        Self { typed: Typed::default(), found }
+        Self { typed: Typed::default(), found, own_triggers: false }
+    }
+
+    /// Takes triggers that are a program's own.
+    pub fn with_own_triggers(mut self) -> Self {
+        self.own_triggers = true;
+        self
     }
 
     fn error(&mut self, origin: &Origin, path: &[String], why: impl Into<String>, instead: impl Into<String>) {
@@ -132,6 +144,18 @@ impl<'a> Reader<'a> {
                 self.error(origin, path, why, "use another name");
                 continue;
             }
+            if !self.own_triggers
+                && path.last().is_some_and(|last| last == "triggers")
+                && let Trigger::Other(name) = Trigger::from(key.clone())
+            {
+                let known: Vec<&str> = Trigger::KNOWN.iter().map(Trigger::as_str).collect();
+                let instead = match suggest::nearest(&name, known.iter().copied()) {
+                    Some(near) => format!("did you mean {near}?"),
+                    None => format!("use one of {}", known.join(", ")),
+                };
+                self.error(origin, path, format!("there is no trigger {name:?}"), instead);
+                continue;
+            }
             let below = [path, std::slice::from_ref(key)].concat();
             self.read(node, shape, &below, None);
         }
@@ -159,6 +183,10 @@ impl<'a> Reader<'a> {
                     self.error(&node.origin, path, why, format!("write {}", wanted(shape)));
                     None
                 }
+                _ => self.wrong(node, shape, path, text),
+            },
+            Shape::Amount => match text.parse::<f64>() {
+                Ok(amount) if !quoted && (0.0..=MAX_AMOUNT).contains(&amount) => Some(Value::from(amount)),
                 _ => self.wrong(node, shape, path, text),
             },
             Shape::Choice(words) => match words.contains(&text.as_str()) {
@@ -263,6 +291,7 @@ fn wanted(shape: &Shape) -> String {
     match shape {
         Shape::Flag => "true or false".to_owned(),
         Shape::Number { min, max } => format!("a whole number from {min} to {max}"),
+        Shape::Amount => format!("dollars from 0 to {MAX_AMOUNT}, such as 2.5"),
         Shape::Text => "a text".to_owned(),
         Shape::Url => "a URL".to_owned(),
         Shape::Path => "a path".to_owned(),

@@ -3,6 +3,8 @@
 //! To add a setting: a line here, a field in `settings.rs`, a line each in `usable.rs` and `explain.rs`, and one in
 //! `examples/milepost.yaml`. A test compares them.
 
+use super::models::PROVIDERS;
+
 /// What may stand at a setting.
 #[derive(Debug)]
 pub(super) enum Shape {
@@ -10,6 +12,8 @@ pub(super) enum Shape {
     Flag,
     /// A whole number in a range.
     Number { min: u64, max: u64 },
+    /// An amount of money in dollars, with cents and less.
+    Amount,
     /// A text.
     Text,
     /// A URL, which may hold a password.
@@ -119,7 +123,7 @@ const POLICY: &[Field] = &[
         "prune_after_node_count",
         &["prune_every_nodes"],
         ANY,
-        "a run prunes after so many nodes; 0 for only at its end",
+        "old checkpoints are looked for after so many new ones, and at once when there are too many; 0 for only when a session pauses or ends",
     ),
 ];
 
@@ -209,6 +213,33 @@ const TEMPLATE: &[Field] = &[
     field("file", &[], Shape::Path, "the file with the text, below the configuration's directory"),
 ];
 
+const PRICES: &[Field] = &[
+    field("input", &[], Shape::Amount, "dollars for a million tokens that are sent"),
+    field("output", &[], Shape::Amount, "dollars for a million tokens that come back"),
+    field("cache_read", &[], Shape::Amount, "dollars for a million tokens that are read from the cache"),
+    field("cache_write", &[], Shape::Amount, "dollars for a million tokens that are written to the cache"),
+];
+
+const TIMES: Shape = Shape::Number { min: 1, max: 86_400_000 };
+const TIMEOUTS: &[Field] = &[
+    field("connect_ms", &[], TIMES, "until there is a connection"),
+    field("first_byte_ms", &[], TIMES, "until the first byte of the answer"),
+    field("progress_ms", &[], TIMES, "between two pieces of the answer"),
+    field("whole_ms", &[], TIMES, "for everything"),
+];
+
+const MODEL: &[Field] = &[
+    field("provider", &[], Shape::Choice(PROVIDERS), "who is asked"),
+    field("model", &[], Shape::Text, "the provider's name of the model; for scripted, the script's file"),
+    field("base_url", &[], Shape::Url, "where the API is"),
+    field("key_variable", &["api_key_variable", "api_key_env"], Shape::Text, "the variable that holds the key"),
+    field("key_command", &["api_key_command"], Shape::Text, "the command that writes the key"),
+    field("allow_http", &[], Shape::Flag, "a key may travel unencrypted to another machine"),
+    field("timeouts", &[], Shape::Section(&[TIMEOUTS]), "how long a call may take"),
+    field("headers", &[], Shape::Named(&Shape::Text), "further headers of every request; not for keys"),
+    field("prices", &[], Shape::Section(&[PRICES]), "what it costs"),
+];
+
 /// The whole configuration.
 pub(super) const ROOT: Shape = Shape::Section(&[&[
     field("store", &["storage_url"], Shape::Url, "where sessions are kept"),
@@ -231,6 +262,8 @@ pub(super) const ROOT: Shape = Shape::Section(&[&[
     field("redaction", &[], Shape::Section(&[REDACTION]), "secrets"),
     field("budget", &[], Shape::Section(&[BUDGET]), "the size of requests"),
     field("summaries", &[], Shape::Section(&[SUMMARIES]), "summaries read by other agents"),
+    field("model", &[], Shape::Text, "the model that runs and chats ask: PROVIDER/MODEL, or a name of models"),
+    field("models", &[], Shape::Named(&Shape::Section(&[MODEL])), "models of your own"),
     field("agents", &[], Shape::Named(&Shape::Section(&[KIND])), "kinds of agents of your own"),
     field("templates", &[], Shape::Named(&Shape::Section(&[TEMPLATE])), "templates of artifacts"),
 ]]);

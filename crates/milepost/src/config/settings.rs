@@ -8,6 +8,8 @@ use milepost_document::{Diagnostic, Origin};
 use milepost_model::{Policy, PolicyPatch, WorkspaceId};
 use milepost_store::Durability;
 
+use super::models::ModelSettings;
+
 /// Everything that can be set, as it is used.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -37,6 +39,10 @@ pub struct Settings {
     pub budget: Budget,
     /// Who may read whose summaries.
     pub summaries: Summaries,
+    /// The model that runs and chats ask: a name of `models`, or `PROVIDER/MODEL`.
+    pub model: Option<String>,
+    /// Models of the user's own.
+    pub models: BTreeMap<String, ModelSettings>,
     /// Kinds of agents of the user's own.
     pub agents: BTreeMap<String, AgentKind>,
     /// Templates of artifacts.
@@ -61,6 +67,7 @@ impl PartialEq for Settings {
             && *redaction == other.redaction
             && *budget == other.budget
             && *summaries == other.summaries
+            && (&self.model, &self.models) == (&other.model, &other.models)
             && *agents == other.agents
             && *templates == other.templates
     }
@@ -110,6 +117,12 @@ impl Settings {
         };
         let kind = agent.and_then(|kind| self.agents.get(kind)).map(|kind| &kind.policy);
         [kind, session, run].into_iter().flatten().fold(base.clone(), |policy, patch| policy.with(patch))
+    }
+
+    /// The provider's name of the model that is asked, where one is set.
+    pub fn model_name(&self) -> Option<&str> {
+        let given = self.model.as_deref()?;
+        Some(self.models.get(given).map_or(given, |model| &model.model))
     }
 
     /// What is probably not meant, though it can be used.

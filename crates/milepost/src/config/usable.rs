@@ -8,6 +8,7 @@ use milepost_model::{Policy, PolicyPatch, Trigger, WorkspaceId};
 use milepost_store::{Durability, MASTER_KEY_VARIABLE};
 use serde_json::Value;
 
+use super::models;
 use super::read::Typed;
 use super::settings::{
     AgentKind, Budget, Compression, KeySettings, KeySource, Redaction, Settings, Summaries, Template, Url, Work,
@@ -42,7 +43,7 @@ impl Surroundings<'_> {
     }
 
     /// A path as it is used: `~/` is the home directory, a relative one begins where it was written.
-    fn whole(&self, text: &str, origin: &Origin) -> Option<PathBuf> {
+    pub fn whole(&self, text: &str, origin: &Origin) -> Option<PathBuf> {
         if let Some(below) = text.strip_prefix("~/") {
             return self.home().map(|home| home.join(below));
         }
@@ -65,13 +66,11 @@ pub(super) fn build(mut typed: Typed, around: &Surroundings<'_>, found: &mut Vec
     let encryption = key(&mut typed, "encryption", MASTER_KEY_VARIABLE, around, found);
     let signing = key(&mut typed, "signing", MARK_KEY_VARIABLE, around, found);
     let budget = budget(&typed, found);
+    let models = models::models(&typed, around, found);
     let (compression, redaction) = (Compression::default(), Redaction::default());
     Settings {
         workspace: workspace(&typed, found),
-        durability: match text(&typed, "durability").as_deref() {
-            Some("turn") => Durability::Turn,
-            _ => Durability::Full,
-        },
+        durability: durability(&typed, &store, found),
         compression: Compression {
             enabled: flag(&typed, "compression.enabled").unwrap_or(compression.enabled),
             threshold_bytes: number(&typed, "compression.threshold_bytes").unwrap_or(compression.threshold_bytes),
@@ -83,6 +82,8 @@ pub(super) fn build(mut typed: Typed, around: &Surroundings<'_>, found: &mut Vec
             allow: texts(&typed, "redaction.allow").unwrap_or_default(),
         },
         summaries: summaries(&typed),
+        model: models::usual(&typed, &models, found),
+        models,
         agents: agents(&typed),
         templates: templates(&typed, around, found),
         origins: typed.0.into_iter().map(|(path, (_, origin))| (path, origin)).collect(),
@@ -96,6 +97,21 @@ pub(super) fn build(mut typed: Typed, around: &Surroundings<'_>, found: &mut Vec
         supervised,
         budget,
     }
+}
+
+/// When an append is durable. Only in a bucket, where every write costs, is there a choice.
+fn durability(typed: &Typed, store: &Url, found: &mut Vec<Diagnostic>) -> Durability {
+    if text(typed, "durability").as_deref() != Some("turn") {
+        return Durability::Full;
+    }
+    let scheme = store.expose().split(':').next().unwrap_or_default();
+    if !BUCKETS.contains(&scheme) {
+        let why =
+            format!("turn is for buckets: {scheme} makes every append durable at once, which costs nothing there");
+        let instead = "remove it, or set it to full";
+        found.push(Diagnostic::warning(&typed.origin("durability"), "durability", why, instead));
+    }
+    Durability::Turn
 }
 
 fn value<'a>(typed: &'a Typed, path: &str) -> Option<&'a Value> {

@@ -57,6 +57,10 @@ impl Projects {
         }
     }
 
+    pub(super) fn engine(&self) -> Option<&Milepost> {
+        self.engine.as_ref()
+    }
+
     /// A text without its secrets, which go into the vault; none when it has none.
     pub(super) async fn redacted(&self, text: &str) -> Result<Option<String>> {
         let Some(engine) = &self.engine else { return Ok(None) };

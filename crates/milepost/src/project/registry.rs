@@ -253,9 +253,10 @@ impl Projects {
         Ok(self.store.sessions(&query).await?)
     }
 
-    /// The index of a project's sessions: all of them, a row each, as the file `session-index.json` holds it.
+    /// The index of a project's sessions: all of them, a row each, as the file `session-index.json` holds it. A project that
+    /// only its sessions name is called by its id.
     pub async fn index(&self, id: &ProjectId) -> Result<SessionIndex> {
-        let project = self.project(id).await?;
+        let project = self.project(id).await;
         let mut sessions = Vec::new();
         let mut query = SessionQuery::default();
         loop {
@@ -266,7 +267,11 @@ impl Projects {
                 None => break,
             }
         }
-        Ok(SessionIndex { project_id: project.id, project_name: project.name, sessions })
+        let project_name = match project {
+            Err(Error::Store(milepost_store::Error::NotFound { .. })) if !sessions.is_empty() => id.to_string(),
+            project => project?.name,
+        };
+        Ok(SessionIndex { project_id: id.clone(), project_name, sessions })
     }
 
     async fn is_same(&self, project: &Project, path: &Path) -> Result<bool> {

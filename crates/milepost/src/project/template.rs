@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
-use super::artifact::MAX_ARTIFACT_BYTES;
+use super::artifact::{MAX_ARTIFACT_BYTES, NewArtifact, Owner, Stored};
+use super::keep::{Projects, apart};
+use super::registry::ProjectId;
 use crate::config::Template;
 use crate::{Error, Result};
 
@@ -103,5 +105,38 @@ impl Template {
             return Err(Error::refused(what, why, "shorten it"));
         }
         Ok(text)
+    }
+}
+
+impl Projects {
+    /// Makes an artifact of the template with this name: one that its owner keeps, or the project that a session belongs
+    /// to, or the configuration.
+    pub async fn make(
+        &self,
+        owner: &Owner,
+        name: &str,
+        template: &str,
+        values: &BTreeMap<String, String>,
+    ) -> Result<Stored> {
+        let mut owners = vec![owner.clone()];
+        if let Owner::Session(id) = owner
+            && let Some(project) = self.store.session(*id).await?.project
+        {
+            owners.push(Owner::Project(ProjectId::new(project)?));
+        }
+        for keeper in &owners {
+            match self.make_artifact(owner, name, (keeper, template), values).await {
+                Err(Error::Store(milepost_store::Error::NotFound { what: "artifact", .. })) => {}
+                made => return made,
+            }
+        }
+        let Some(configured) = self.engine().and_then(|engine| engine.template(template)).cloned() else {
+            let id = format!("{template:?} of {owner}, nor in the configuration");
+            return Err(milepost_store::Error::NotFound { what: "template", id }.into());
+        };
+        let text = apart("reading a template", move || configured.text()).await??;
+        let made = fill(template, &text, values)?;
+        let new = NewArtifact { template: Some(template.to_owned()), ..NewArtifact::default() };
+        self.put_artifact(owner, name, made.as_bytes(), new).await
     }
 }

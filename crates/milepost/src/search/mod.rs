@@ -1,10 +1,11 @@
 //! Search over all conversations: words, phrases and prefixes by the store's index; substrings, and everything in stores
 //! without an index, by reading every message. The answer says which it was.
 
+mod heirs;
 mod query;
 mod scan;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use milepost_model::{Message, Position, Role, Seq, Session, SessionId, Timestamp};
 use milepost_store::backend::{Term, TextQuery};
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use crate::engine::Milepost;
 use crate::error::Result;
+use heirs::Heirs;
 use query::Terms;
 
 /// What to look for, and where.
@@ -105,6 +107,8 @@ pub struct Found {
     pub more: bool,
     /// How it was searched.
     pub how: How,
+    /// Sessions of which not everything could be read, each with why: damaged, or its key was destroyed.
+    pub unread: Vec<(SessionId, String)>,
 }
 
 /// How a search was done.
@@ -155,15 +159,16 @@ impl Milepost {
                 (rough, more, How::Index)
             }
             Some(why) => {
-                let (rough, more, messages) = self.by_scan(query, &terms, limit).await?;
-                (rough, more, How::Scan { why: why.to_owned(), messages })
+                let scanned = self.by_scan(query, &terms, limit).await?;
+                sessions.unread = scanned.unread;
+                (scanned.hits, scanned.more, How::Scan { why: why.to_owned(), messages: scanned.messages })
             }
         };
         let mut hits = Vec::with_capacity(rough.len());
         for rough in rough {
             hits.extend(self.surround(rough, query.context, &mut sessions).await?);
         }
-        Ok(Found { hits, more, how })
+        Ok(Found { hits, more, how, unread: sessions.unread.into_iter().collect() })
     }
 
     async fn by_index(
@@ -174,11 +179,17 @@ impl Milepost {
         known: &mut Sessions,
     ) -> Result<(Vec<Rough>, bool)> {
         let wanted = self.sessions_of(query).await?;
-        let named = match &wanted {
+        if let Some(wanted) = &wanted {
+            known.heirs = self.heirs(wanted).await?;
+        }
+        let own: Option<HashSet<SessionId>> = wanted.map(|all| all.iter().map(|session| session.id).collect());
+        let named: Vec<SessionId> = match &own {
             Some(ids) if ids.is_empty() => return Ok((Vec::new(), false)),
-            Some(ids) if ids.len() <= NAMED_SESSIONS => ids.clone(),
-            _ => Vec::new(),
+            Some(ids) => ids.iter().copied().chain(known.heirs.sessions()).collect(),
+            None => Vec::new(),
         };
+        // Of more, hits are sifted.
+        let named = if named.len() <= NAMED_SESSIONS { named } else { Vec::new() };
         let mut ask = (limit + 1).max(64);
         loop {
             let text = TextQuery { terms: terms.indexed(), sessions: named.clone(), limit: ask };
@@ -189,15 +200,17 @@ impl Milepost {
                 if kept.len() > limit {
                     break;
                 }
-                if wanted.as_ref().is_some_and(|ids| named.is_empty() && !ids.contains(&hit.session)) {
-                    continue;
-                }
-                if known.get(self, hit.session).await?.is_none_or(|session| session.trashed.is_some()) {
-                    continue;
-                }
-                let Some(stored) = self.message_at(hit.at).await? else { continue };
+                let Some(session) = known.owner(self, own.as_ref(), hit.session, hit.at).await? else { continue };
+                let stored = match self.message_at(hit.at).await? {
+                    Ok(Some(stored)) => stored,
+                    Ok(None) => continue,
+                    Err(damage) => {
+                        known.unread.insert(session, damage);
+                        continue;
+                    }
+                };
                 if fits(query, &stored) {
-                    kept.push(Rough { session: hit.session, at: hit.at, score: hit.score });
+                    kept.push(Rough { session, at: hit.at, score: hit.score });
                 }
             }
             if kept.len() > limit || is_all || ask >= MOST_ASKED {
@@ -209,25 +222,26 @@ impl Milepost {
         }
     }
 
-    /// The sessions that a search is limited to; none when it is not.
-    pub(crate) async fn sessions_of(&self, query: &SearchQuery) -> Result<Option<Vec<SessionId>>> {
+    /// The sessions that a search is limited to; none when it is not. What is in the trash is not searched.
+    async fn sessions_of(&self, query: &SearchQuery) -> Result<Option<Vec<Session>>> {
         if let Some(id) = query.session {
-            return Ok(Some(vec![id]));
+            let session = self.store().session(id).await?;
+            return Ok(Some(Some(session).filter(|session| session.trashed.is_none()).into_iter().collect()));
         }
         if query.project.is_none() && query.agent.is_none() {
             return Ok(None);
         }
         let list =
             SessionQuery { project: query.project.clone(), agent: query.agent.clone(), ..SessionQuery::default() };
-        Ok(Some(self.every_session(&list).await?.into_iter().map(|session| session.id).collect()))
+        Ok(Some(self.every_session(&list).await?))
     }
 
-    async fn message_at(&self, at: Position) -> Result<Option<StoredMessage>> {
+    /// A message, or what is damaged of it.
+    async fn message_at(&self, at: Position) -> Result<std::result::Result<Option<StoredMessage>, String>> {
         let one = MessageQuery { from: Some(at.seq), last: Some(1), ..MessageQuery::default() };
         match self.store().messages_at(at, &one).await {
-            Ok(mut found) => Ok(found.pop()),
-            // What is damaged or gone cannot be shown; verify names it.
-            Err(error) if error.is_damage() => Ok(None),
+            Ok(mut found) => Ok(Ok(found.pop())),
+            Err(error) if error.is_damage() => Ok(Err(error.to_string())),
             Err(error) => Err(error.into()),
         }
     }
@@ -235,7 +249,7 @@ impl Milepost {
     /// A hit with what was said around it.
     async fn surround(&self, rough: Rough, context: usize, known: &mut Sessions) -> Result<Option<SearchHit>> {
         let store = self.store();
-        let Some(hit) = self.message_at(rough.at).await? else { return Ok(None) };
+        let Ok(Some(hit)) = self.message_at(rough.at).await? else { return Ok(None) };
         // What was said around it is what was said in the same conversation.
         let near = MessageQuery { channel: Some(hit.message.channel.clone()), ..MessageQuery::default() };
         let mut before = Vec::new();
@@ -248,23 +262,26 @@ impl Milepost {
                 Err(error) => return Err(error.into()),
             };
         }
-        let line = store.backend().timeline(store.workspace(), rough.at.timeline).await?;
+        let session = known.get(self, rough.session).await?;
+        let current = match &session {
+            Some(session) => known.is_current(self, session, rough.at).await?,
+            None => false,
+        };
         let mut after = Vec::new();
-        if let Some(line) = line.filter(|line| line.length > rough.at.seq.0 + 1 && context > 0) {
-            let end = Position { timeline: line.id, seq: Seq(line.length - 1) };
+        if context > 0 {
             let next = MessageQuery { from: Some(rough.at.seq.next()), first: Some(context), ..near };
-            after = match store.messages_at(end, &next).await {
+            // What came next is what came next in this session, or else on the timeline that was left.
+            let read = match current {
+                true => store.messages(rough.session, &next).await,
+                false => self.messages_of_line(rough.at, &next).await,
+            };
+            after = match read {
                 Ok(after) => after,
                 Err(error) if error.is_damage() => Vec::new(),
                 Err(error) => return Err(error.into()),
             };
         }
-        let session = known.get(self, rough.session).await?;
         let messages = |stored: Vec<StoredMessage>| stored.into_iter().map(|stored| stored.message).collect();
-        let current = match &session {
-            Some(session) => known.is_current(self, session, rough.at).await?,
-            None => false,
-        };
         Ok(Some(SearchHit {
             session_id: rough.session,
             title: session.and_then(|session| session.title),
@@ -276,6 +293,17 @@ impl Milepost {
             score: rough.score,
         }))
     }
+
+    /// Messages of the timeline that an entry lies on, up to its end.
+    async fn messages_of_line(&self, at: Position, query: &MessageQuery) -> milepost_store::Result<Vec<StoredMessage>> {
+        let store = self.store();
+        match store.backend().timeline(store.workspace(), at.timeline).await? {
+            Some(line) if line.length > at.seq.0 + 1 => {
+                store.messages_at(Position { timeline: line.id, seq: Seq(line.length - 1) }, query).await
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
 }
 
 /// Whether a message is one of those that are wanted, whatever it says.
@@ -285,9 +313,11 @@ pub(crate) fn fits(query: &SearchQuery, stored: &StoredMessage) -> bool {
         && query.to.is_none_or(|to| stored.time < to)
 }
 
-/// Sessions that were looked up, and what leads to their ends.
+/// Sessions that were looked up, what leads to their ends, and what of them could not be read.
 #[derive(Default)]
 struct Sessions {
+    unread: BTreeMap<SessionId, String>,
+    heirs: Heirs,
     known: HashMap<SessionId, Option<Session>>,
     ways: HashMap<SessionId, Vec<Position>>,
 }
@@ -304,6 +334,28 @@ impl Sessions {
         };
         self.known.insert(id, session.clone());
         Ok(session)
+    }
+
+    /// Whose a message is told to be: the session's that it was written to, or a branch's where that one is not looked at;
+    /// none when it is nobody's who is. Without a choice, every session that is shown is.
+    async fn owner(
+        &mut self,
+        engine: &Milepost,
+        chosen: Option<&HashSet<SessionId>>,
+        session: SessionId,
+        at: Position,
+    ) -> Result<Option<SessionId>> {
+        let is_looked_at = match chosen {
+            Some(chosen) => chosen.contains(&session),
+            None => self.get(engine, session).await?.is_some_and(|found| !found.hidden && found.trashed.is_none()),
+        };
+        if is_looked_at {
+            return Ok(Some(session));
+        }
+        if chosen.is_none() && !self.heirs.knows(session) {
+            engine.learn_heirs(session, &mut self.heirs).await?;
+        }
+        Ok(self.heirs.of(session, at))
     }
 
     async fn is_current(&mut self, engine: &Milepost, session: &Session, at: Position) -> Result<bool> {

@@ -1,13 +1,14 @@
 //! Searching without an index: every message is read, several sessions at a time.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use milepost_model::{Position, Seq, SessionId, Timestamp};
 use milepost_store::{MessageQuery, SessionQuery, StoredMessage};
 use tokio::task::JoinSet;
 
+use super::heirs::Heirs;
 use super::query::Terms;
 use super::{Rough, SearchQuery, fits};
 use crate::engine::Milepost;
@@ -22,11 +23,22 @@ struct Best {
     heap: BinaryHeap<Reverse<(u64, Timestamp, Position, SessionId)>>,
     more: bool,
     messages: u64,
+    unread: BTreeMap<SessionId, String>,
+}
+
+/// What a scan found.
+pub(super) struct Scanned {
+    pub hits: Vec<Rough>,
+    pub more: bool,
+    /// Messages that were read.
+    pub messages: u64,
+    /// Sessions of which not everything could be read, each with why.
+    pub unread: BTreeMap<SessionId, String>,
 }
 
 impl Best {
     fn new(limit: usize) -> Self {
-        Self { limit, heap: BinaryHeap::new(), more: false, messages: 0 }
+        Self { limit, heap: BinaryHeap::new(), more: false, messages: 0, unread: BTreeMap::new() }
     }
 
     fn push(&mut self, hit: (u64, Timestamp, Position, SessionId)) {
@@ -39,21 +51,19 @@ impl Best {
 
     fn join(&mut self, other: Best) {
         (self.more, self.messages) = (self.more || other.more, self.messages + other.messages);
+        self.unread.extend(other.unread);
         other.heap.into_iter().for_each(|Reverse(hit)| self.push(hit));
     }
 }
 
 impl Milepost {
-    pub(super) async fn by_scan(
-        &self,
-        query: &SearchQuery,
-        terms: &Terms,
-        limit: usize,
-    ) -> Result<(Vec<Rough>, bool, u64)> {
-        let ids = match self.sessions_of(query).await? {
-            Some(ids) => ids,
-            None => self.every_session(&SessionQuery::default()).await?.into_iter().map(|session| session.id).collect(),
+    pub(super) async fn by_scan(&self, query: &SearchQuery, terms: &Terms, limit: usize) -> Result<Scanned> {
+        let wanted = match self.sessions_of(query).await? {
+            Some(wanted) => wanted,
+            None => self.every_session(&SessionQuery::default()).await?,
         };
+        let heirs = Arc::new(self.heirs(&wanted).await?);
+        let ids: Vec<SessionId> = wanted.iter().map(|session| session.id).chain(heirs.sessions()).collect();
         let (query, terms) = (Arc::new(query.clone()), Arc::new(terms.clone()));
         let mut best = Best::new(limit);
         let at_once = std::thread::available_parallelism().map_or(1, usize::from);
@@ -66,11 +76,12 @@ impl Milepost {
                 && let Some(id) = left.next()
             {
                 let (engine, query, terms) = (self.clone(), Arc::clone(&query), Arc::clone(&terms));
-                running.spawn(async move { engine.scan(id, &query, &terms, limit).await });
+                let heirs = Arc::clone(&heirs);
+                running.spawn(async move { engine.scan(id, &heirs, &query, &terms, limit).await });
             }
             if !has_runtime {
                 let Some(id) = left.next() else { break };
-                best.join(self.scan(id, &query, &terms, limit).await?);
+                best.join(self.scan(id, &heirs, &query, &terms, limit).await?);
                 continue;
             }
             match running.join_next().await {
@@ -84,11 +95,20 @@ impl Milepost {
         let mut hits: Vec<_> = best.heap.into_iter().map(|Reverse(hit)| hit).collect();
         hits.sort_by(|a, b| b.cmp(a));
         let rough = |(count, _, at, session)| Rough { session, at, score: count as f64 };
-        Ok((hits.into_iter().map(rough).collect(), best.more, best.messages))
+        let hits = hits.into_iter().map(rough).collect();
+        Ok(Scanned { hits, more: best.more, messages: best.messages, unread: best.unread })
     }
 
-    /// Reads what a session has of its own: what it shares with the one it branched from is found there.
-    async fn scan(&self, id: SessionId, query: &SearchQuery, terms: &Terms, limit: usize) -> Result<Best> {
+    /// Reads what a session has of its own: what it shares with the one it branched from is found there, and is told as a
+    /// branch's where that one is looked at only for it.
+    async fn scan(
+        &self,
+        id: SessionId,
+        heirs: &Heirs,
+        query: &SearchQuery,
+        terms: &Terms,
+        limit: usize,
+    ) -> Result<Best> {
         let mut best = Best::new(limit);
         let store = self.store();
         let lines = match store.backend().timelines(store.workspace(), id).await {
@@ -104,19 +124,27 @@ impl Milepost {
                 let page = MessageQuery { from: Some(from), first: Some(PAGE), ..MessageQuery::default() };
                 let messages = match store.messages_at(end, &page).await {
                     Ok(messages) => messages,
-                    // A shredded or damaged session cannot be searched; verify names it.
-                    Err(milepost_store::Error::Key(_)) => break,
-                    Err(error) if error.is_damage() => break,
+                    Err(error @ milepost_store::Error::Key(_)) => {
+                        best.unread.insert(id, error.to_string());
+                        break;
+                    }
+                    // What is whole behind the damage is searched all the same, in one piece.
+                    Err(error) if error.is_damage() => {
+                        best.unread.insert(id, error.to_string());
+                        let rest = MessageQuery { first: None, ..page };
+                        self.messages_past_damage(id, Some(end), &rest).await?.messages
+                    }
                     Err(error) => return Err(error.into()),
                 };
                 best.messages += messages.len() as u64;
                 for stored in &messages {
-                    if let Some(count) = matching(query, terms, stored) {
-                        best.push((count, stored.time, stored.at, id));
+                    let owner = if heirs.knows(id) { heirs.of(id, stored.at) } else { Some(id) };
+                    if let (Some(owner), Some(count)) = (owner, matching(query, terms, stored)) {
+                        best.push((count, stored.time, stored.at, owner));
                     }
                 }
                 match messages.last() {
-                    Some(stored) if messages.len() == PAGE => from = stored.at.seq.next(),
+                    Some(stored) if messages.len() >= PAGE => from = stored.at.seq.next(),
                     _ => break,
                 }
             }

@@ -47,7 +47,8 @@ async fn a_summary_stands_for_old_messages_which_stay_and_can_be_brought_back() 
     assert!(!request.system_prompt.contains("fault 3 "), "what was summarised is not sent");
     let all = milepost.store().messages(session.id(), &MessageQuery::default()).await.unwrap();
     assert_eq!(all.len(), 40, "every message stays");
-    assert_eq!(milepost.dropped(session.id()).await.unwrap().len(), 36);
+    let dropped = milepost.dropped(session.id()).await.unwrap();
+    assert_eq!(dropped.iter().map(|part| (part.version, part.messages.len())).collect::<Vec<_>>(), [(1, 36)]);
     for number in 0..6 {
         session
             .append(user(&format!("More about fault {number}, in some detail, so that it is worth it.")))
@@ -57,13 +58,16 @@ async fn a_summary_stands_for_old_messages_which_stay_and_can_be_brought_back() 
     let second = session.compact(&how, &Extractive::default()).await.unwrap();
     assert_eq!(second.summary.version, 2);
     assert!(second.summary.completed_items.iter().any(|item| item.contains("mended the parser")), "{second:?}");
-    assert_eq!(milepost.dropped(session.id()).await.unwrap().len(), 6);
+    let dropped = milepost.dropped(session.id()).await.unwrap();
+    let parts: Vec<_> = dropped.iter().map(|part| (part.version, part.messages.len())).collect();
+    assert_eq!(parts, [(1, 36), (2, 6)], "what every compaction dropped is known");
     let state = session.state().await.unwrap();
     assert!(state.pointer("/summary/tokens/totalSaved").unwrap().as_u64().unwrap() > 0);
     assert_eq!(session.uncompact().await.unwrap(), 1);
     assert_eq!(session.uncompact().await.unwrap(), 0);
     assert!(session.uncompact().await.is_err());
     assert_eq!(session.state().await.unwrap().section("summary"), None);
+    assert!(milepost.dropped(session.id()).await.unwrap().is_empty());
     let request = milepost.build_request(session.id(), "And now?").await.unwrap();
     assert!(request.system_prompt.contains("fault 3 "));
 }
@@ -152,4 +156,27 @@ async fn another_agent_reads_a_summary_only_when_it_may() {
     assert_eq!(summary.decisions, ["tabs"]);
     let refused = milepost.read_summary(session.id(), "harness").await.unwrap_err().to_string();
     assert!(refused.contains("summaries.readers"), "{refused}");
+}
+
+#[tokio::test]
+async fn tokens_are_counted_as_the_model_counts_them() {
+    let lookup = |name: &str| (name == "HOME").then(|| "/".to_owned());
+    let settings = |model: &str| {
+        let loader = milepost::config::Loader::new("/", lookup).without_file();
+        if model.is_empty() { loader.load() } else { loader.set("model", model).load() }.unwrap()
+    };
+    let mut sizes = Vec::new();
+    for model in ["", "openai/gpt-4o", "anthropic/claude-sonnet-5"] {
+        let mut scratch = Scratch::new();
+        scratch.options.model = milepost::EngineOptions::from_settings(&settings(model), &lookup).unwrap().model;
+        (scratch.options.budget_tokens, scratch.options.last_messages) = (1500, 120);
+        let milepost = scratch.open().await;
+        let session = talk(&milepost, 60).await;
+        let request = milepost.build_request(session.id(), "And now?").await.unwrap();
+        let prompts = format!("{}{}", request.system_prompt, request.user_prompt);
+        assert!(milepost.tokenizer().count_text(&prompts) <= 1500, "{model}");
+        sizes.push(milepost.estimate_request_size(session.id()).await.unwrap());
+    }
+    assert_eq!(sizes[0], sizes[1], "without a model, as OpenAI's current ones count");
+    assert!(sizes[2] * 100 > sizes[0] * 125, "Claude counts about a third more: {sizes:?}");
 }

@@ -118,10 +118,18 @@ async fn what_cannot_be_resumed_says_why_and_what_can() {
     let mark = NewMark { resumable: Resumable::No("a tool was running".into()), ..NewMark::new(Trigger::Manual) };
     let bad = session.checkpoint(mark).await.unwrap();
     session.release().await.unwrap();
+    let mut notices = milepost.notices();
     let error = milepost.resume(id, Resume::from(Point::Checkpoint(bad))).await.unwrap_err();
     let Error::NotResumable { why, instead, .. } = error else { panic!("{error}") };
     assert_eq!(why, "a tool was running");
     assert!(instead.contains(&good.to_string()), "{instead}");
+    // It is told like one that succeeded, and not counted as one.
+    let told = notices.try_recv().unwrap();
+    assert!(
+        matches!(told, Notice::CheckpointRestored { checkpoint_id, success: false, .. } if checkpoint_id == bad),
+        "{told:?}"
+    );
+    assert_eq!(milepost.counts().restored(), 0);
     assert_eq!(milepost.resume(id, Resume::latest()).await.unwrap().from.unwrap().checkpoint.id, good);
 }
 

@@ -2,7 +2,7 @@
 
 use milepost::config::Loader;
 use milepost::store::{KeyOptions, MasterKey};
-use milepost::transfer::export::Layout;
+use milepost::transfer::export::{Layout, Present};
 use milepost::transfer::{Ids, ImportOptions};
 use milepost::{
     Channel, EngineOptions, Message, MessageQuery, Milepost, NewMark, NewSession, Notice, Point, Resume, Role,
@@ -193,7 +193,7 @@ async fn checkpoint_files_hold_what_the_policy_includes_and_large_ones_are_packe
         let mut all = Vec::new();
         for layout in [Layout::Hosted, Layout::Task, Layout::Graph] {
             let dir = tempfile::tempdir().unwrap();
-            milepost.export_tree(session.id(), layout, dir.path()).await.unwrap();
+            milepost.export_tree(session.id(), layout, dir.path(), Present::Replace).await.unwrap();
             all.push(files(dir.path()));
         }
         all
@@ -284,4 +284,41 @@ async fn secrets_of_messages_come_back_only_for_who_asks() {
     let revealed = milepost.reveal_messages(stored.clone()).await.unwrap();
     assert_eq!(revealed[0].message.text(), format!("it is {secret}"));
     assert_eq!((revealed[0].at, &revealed[0].message.channel), (stored[0].at, &stored[0].message.channel));
+}
+
+#[tokio::test]
+async fn many_changed_keys_are_worth_a_checkpoint_where_the_policy_says_so() {
+    let many = |count: usize| -> Vec<_> {
+        (0..count).map(|number| parse_set(&format!("memory.k{number}={number}")).unwrap()).collect()
+    };
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let begin = async |policy: Value| {
+        let new = NewSession { policy: Some(policy), ..NewSession::default() };
+        milepost.create(new).await.unwrap()
+    };
+    let smart = async |changed: Result<milepost::Appended, milepost::Error>| {
+        let Some(id) = changed.unwrap().checkpoint else { return false };
+        milepost.store().mark(id).await.unwrap().checkpoint.trigger == Trigger::Smart
+    };
+    // However the state is changed, and also where the section was not there before.
+    let on = json!({ "smart": { "enabled": true } });
+    assert!(smart(begin(on.clone()).await.set(&many(11)).await).await, "more than ten");
+    assert!(!smart(begin(on.clone()).await.set(&many(10)).await).await, "ten are not more than ten");
+    let change = |state: &mut milepost::State| {
+        let mut value = state.clone().into_value();
+        (0..11).for_each(|number| value["memory"][format!("k{number}")] = json!(number));
+        *state = value.try_into().unwrap();
+    };
+    assert!(smart(begin(on.clone()).await.update(change).await).await);
+    let session = begin(on).await;
+    session.set(&many(10)).await.unwrap();
+    assert!(!smart(session.set(&many(10)).await).await, "nothing changed");
+    let all = json!({ "memory": (0..30).map(|n| (format!("n{n}"), json!(n))).collect::<serde_json::Map<_, _>>() });
+    assert!(smart(session.set_state(all.try_into().unwrap()).await).await);
+    // Off unless it is turned on; 0 is never.
+    assert!(!smart(begin(json!({})).await.set(&many(50)).await).await);
+    let never = json!({ "smart": { "enabled": true, "changed_keys": 0 } });
+    assert!(!smart(begin(never.clone()).await.set(&many(50)).await).await);
+    assert!(!smart(begin(never).await.update(change).await).await);
 }

@@ -122,3 +122,52 @@ async fn more_hits_than_were_asked_for_are_told() {
     let found = milepost.search(&SearchQuery { limit: 30, ..SearchQuery::new("apple") }).await.unwrap();
     assert_eq!((found.hits.len(), found.more), (30, false));
 }
+
+#[tokio::test]
+async fn what_a_branch_shares_is_found_in_it_and_when_the_session_it_came_from_is_gone() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::titled("Trunk")).await.unwrap();
+    session.append(user("shared otters")).await.unwrap();
+    session.append(user("the last word of both")).await.unwrap();
+    let mark = session.checkpoint_labelled("fork").await.unwrap();
+    session.append(user("otters of the trunk")).await.unwrap();
+    let trunk = session.id();
+    session.release().await.unwrap();
+    let branch = milepost.branch(trunk, &Point::Checkpoint(mark), NewSession::titled("Branch")).await.unwrap();
+    branch.append(user("otters of the branch")).await.unwrap();
+    let id = branch.id();
+    branch.release().await.unwrap();
+    let texts = async |query: &SearchQuery| {
+        let found = milepost.search(query).await.unwrap();
+        let mut texts: Vec<_> =
+            found.hits.into_iter().map(|hit| (hit.message.text().into_owned(), hit.session_id, hit.current)).collect();
+        texts.sort();
+        texts
+    };
+    let both = [SearchQuery::new("otters"), SearchQuery { substring: true, ..SearchQuery::new("tters") }];
+    let of_branch = [("otters of the branch", id, true), ("shared otters", id, true)];
+    let of_branch = of_branch.map(|(text, id, current)| (text.to_owned(), id, current));
+    for query in &both {
+        let all = texts(query).await;
+        assert_eq!(
+            all.iter().map(|hit| hit.1).collect::<Vec<_>>(),
+            [id, trunk, trunk],
+            "each once, where it was written"
+        );
+        assert_eq!(texts(&SearchQuery { session: Some(id), ..query.clone() }).await, of_branch);
+        let found = milepost.search(&SearchQuery { session: Some(id), ..query.clone() }).await.unwrap();
+        let shared = found.hits.into_iter().find(|hit| hit.message.text() == "shared otters").unwrap();
+        let after: Vec<_> = shared.context.after.iter().map(|message| message.text().into_owned()).collect();
+        assert_eq!(after, ["the last word of both", "otters of the branch"], "as it went on in the branch");
+    }
+    milepost.store().trash(trunk, &milepost.claim()).await.unwrap();
+    for query in &both {
+        assert_eq!(texts(query).await, of_branch, "what is in the trash is found only where a branch has it");
+    }
+    milepost.store().untrash(trunk, &milepost.claim()).await.unwrap();
+    milepost.delete(trunk, milepost::store::DeleteMode::KeepBranches, false).await.unwrap();
+    for query in &both {
+        assert_eq!(texts(query).await, of_branch, "what was deleted is found only where a branch has it");
+    }
+}

@@ -384,6 +384,8 @@ fn check<R: Read + Seek>(
         match (bundle.next()?, &mut suspects) {
             (Next::End(footer), _) => break footer,
             (Next::Piece(Piece::Entry(entry)), Some(suspects)) => suspects.look(*entry),
+            (Next::Piece(Piece::Blob(_, content)), Some(suspects)) => suspects.look_at_blob(&content),
+            (Next::Beside(piece), Some(suspects)) => suspects.look_beside(&piece),
             _ => {}
         }
     };

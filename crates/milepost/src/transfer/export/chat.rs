@@ -6,14 +6,14 @@ use milepost_model::SessionId;
 use milepost_store::{Store, StoredMessage};
 use serde_json::{Map, Value, json};
 
-use super::folder::{Folder, safe_name};
+use super::folder::{Folder, Present, safe_name};
 use super::shapes::{SECTIONS_FIELD, View, estimate_tokens};
 use crate::error::Result;
 
 /// Writes `chat_`, `checkpoint_`, `context_` and `agent-description_{session}.json` into a directory. Returns their paths.
-pub async fn chat_files(store: &Store, session: SessionId, dir: &Path) -> Result<Vec<PathBuf>> {
+pub async fn chat_files(store: &Store, session: SessionId, dir: &Path, present: Present) -> Result<Vec<PathBuf>> {
     let view = View::load(store, session).await?;
-    let mut folder = Folder::open(dir)?;
+    let mut folder = Folder::open(dir, present)?.private(store.is_encrypted());
     write_chat(&mut folder, &[], &view)?;
     Ok(folder.finish())
 }

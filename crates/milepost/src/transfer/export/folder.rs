@@ -1,7 +1,7 @@
 //! Writing files below one directory, and nowhere else.
 
 use std::fs;
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use flate2::write::GzEncoder;
@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 
 /// The longest name of a file, in bytes.
 const MAX_NAME: usize = 120;
+/// A file that several exports share is not longer than this.
+const MAX_SHARED: u64 = 64 << 20;
 /// Names that Windows keeps for devices.
 const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "com", "lpt"];
 
@@ -30,19 +32,55 @@ pub fn safe_name(name: &str) -> String {
     format!("{}-{}", if is_odd { format!("_{}", safe.trim_matches('.')) } else { safe }, &hash[..8])
 }
 
+/// What becomes of files that are where an export is to be written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Present {
+    /// They stay, and nothing is exported. The index of a project's sessions is no such file: it is written anew.
+    #[default]
+    Refuse,
+    /// They are written over.
+    Replace,
+}
+
 /// A directory that files are written below. A link in it is never followed.
 #[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
     written: Vec<PathBuf>,
+    present: Present,
+    /// Nobody else may read what is written.
+    is_private: bool,
     /// Checkpoints larger than this are packed.
     pack_above: u64,
 }
 
 impl Folder {
-    pub fn open(root: &Path) -> Result<Self> {
+    pub fn open(root: &Path, present: Present) -> Result<Self> {
         fs::create_dir_all(root).map_err(|error| Error::file(format!("making {}", root.display()), error))?;
-        Ok(Self { root: root.to_owned(), written: Vec::new(), pack_above: u64::MAX })
+        Ok(Self { root: root.to_owned(), written: Vec::new(), present, is_private: false, pack_above: u64::MAX })
+    }
+
+    /// What an encrypted workspace held is for its user alone.
+    pub fn private(mut self, is_private: bool) -> Self {
+        self.is_private = is_private;
+        self
+    }
+
+    /// Refuses a file that is there; what was written before it goes again.
+    fn must_be_new(&mut self, path: &Path) -> Result<()> {
+        let is_own = || self.written.iter().any(|written| written == path);
+        if self.present == Present::Replace || fs::symlink_metadata(path).is_err() || is_own() {
+            return Ok(());
+        }
+        for written in self.written.drain(..) {
+            // All of them are new: nothing was written over.
+            let _ = fs::remove_file(written);
+        }
+        Err(Error::refused(
+            format!("writing {}", path.display()),
+            "a file is there already",
+            "name another directory, or say --force to write over it; nothing was exported",
+        ))
     }
 
     /// Packs checkpoints that are large.
@@ -60,9 +98,10 @@ impl Folder {
             false => ((*name).to_owned(), format!("{name}.gz")),
         };
         let content = if name.ends_with(".gz") { pack(&text)? } else { text };
-        self.write(&[below, &[name.as_str()]].concat(), &content)?;
         // What an earlier export left under the other name is the same checkpoint once more.
         let left = self.place(&[below, &[other.as_str()]].concat())?;
+        self.must_be_new(&left)?;
+        self.write(&[below, &[name.as_str()]].concat(), &content)?;
         if fs::symlink_metadata(&left).is_ok_and(|found| found.is_file()) {
             fs::remove_file(&left).map_err(|error| Error::file(format!("replacing {}", left.display()), error))?;
         }
@@ -92,6 +131,24 @@ impl Folder {
     /// Writes a file whole, or not at all.
     pub fn write(&mut self, parts: &[&str], content: &[u8]) -> Result<()> {
         let path = self.place(parts)?;
+        self.must_be_new(&path)?;
+        self.put(path, content)
+    }
+
+    /// Writes a file that several exports share, over what an earlier one wrote.
+    pub fn shared(&mut self, parts: &[&str], value: &impl Serialize) -> Result<()> {
+        let path = self.place(parts)?;
+        let mut begins = String::new();
+        let found = fs::File::open(&path).and_then(|file| file.take(MAX_SHARED).read_to_string(&mut begins));
+        let is_ours = found.is_ok()
+            && serde_json::from_str::<serde_json::Value>(&begins).is_ok_and(|found| found.get("projectId").is_some());
+        if !is_ours {
+            self.must_be_new(&path)?;
+        }
+        self.put(path, &pretty(value)?)
+    }
+
+    fn put(&mut self, path: PathBuf, content: &[u8]) -> Result<()> {
         let what = || format!("writing {}", path.display());
         if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
             return Err(Error::file(what(), "a directory has that name"));
@@ -103,8 +160,13 @@ impl Folder {
         if fs::symlink_metadata(&part).is_ok() {
             fs::remove_file(&part).map_err(|error| Error::file(what(), error))?;
         }
-        let mut file =
-            fs::OpenOptions::new().write(true).create_new(true).open(&part).map_err(|e| Error::file(what(), e))?;
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        if self.is_private {
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        }
+        let mut file = options.open(&part).map_err(|error| Error::file(what(), error))?;
         file.write_all(content).and_then(|()| file.sync_all()).map_err(|error| Error::file(what(), error))?;
         fs::rename(&part, &path).map_err(|error| Error::file(what(), error))?;
         self.written.push(path);
@@ -119,6 +181,7 @@ impl Folder {
     /// Makes a link to a file beside it; a copy where there are no links, and of a file that is packed.
     pub fn link(&mut self, parts: &[&str], to: &str, value: &impl Serialize) -> Result<()> {
         let path = self.place(parts)?;
+        self.must_be_new(&path)?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(Error::file(format!("replacing {}", path.display()), error));

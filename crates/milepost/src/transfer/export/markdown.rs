@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::io::Write;
 
-use milepost_model::{Block, Body, Checkpoint, Content, Message, Seq, Session, SessionId, Timestamp};
+use milepost_model::{Block, Body, Checkpoint, Message, Seq, Session, SessionId, Timestamp};
 use milepost_store::Store;
 use serde_json::Value;
 
@@ -100,10 +100,7 @@ fn push_message(out: &mut String, time: Timestamp, message: &Message) {
         let _ = write!(out, " in {}", inline(message.channel.as_str()));
     }
     let _ = writeln!(out, " · {}\n", readable(time));
-    match &message.content {
-        Content::Text(text) => push_quote(out, text),
-        Content::Blocks(blocks) => blocks.iter().for_each(|block| push_block(out, block)),
-    }
+    milepost_context::history::blocks(message).iter().for_each(|block| push_block(out, block));
 }
 
 fn push_block(out: &mut String, block: &Block) {

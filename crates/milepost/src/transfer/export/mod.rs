@@ -14,7 +14,7 @@ mod sqlite;
 mod tree;
 
 pub use chat::chat_files;
-pub use folder::safe_name;
+pub use folder::{Present, safe_name};
 pub use markdown::markdown;
 pub use messages::jsonl;
 #[cfg(feature = "sqlite")]

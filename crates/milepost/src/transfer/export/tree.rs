@@ -8,7 +8,7 @@ use milepost_store::{SessionQuery, Store};
 use serde_json::{Value, json};
 
 use super::chat::write_chat;
-use super::folder::{Folder, safe_name};
+use super::folder::{Folder, Present, safe_name};
 use super::messages::with_time;
 use super::shapes::{View, graph, hosted, plain, plan, task};
 use crate::config::Compression;
@@ -38,20 +38,28 @@ pub struct FileOptions {
     pub include: Include,
     /// Those larger than a threshold are packed with gzip, and their names end with `.gz`.
     pub compression: Compression,
+    /// What becomes of files that are there already.
+    pub present: Present,
 }
 
 impl Milepost {
     /// Writes a session below a directory: with what its policy includes in checkpoints, packed as the configuration says.
     /// See [`tree()`].
-    pub async fn export_tree(&self, session: SessionId, layout: Layout, dir: &Path) -> Result<Vec<PathBuf>> {
+    pub async fn export_tree(
+        &self,
+        session: SessionId,
+        layout: Layout,
+        dir: &Path,
+        present: Present,
+    ) -> Result<Vec<PathBuf>> {
         let include = self.policy_of(&self.store().session(session).await?)?.include;
-        let options = FileOptions { include, compression: self.compression().clone() };
+        let options = FileOptions { include, compression: self.compression().clone(), present };
         tree(self.store(), session, layout, dir, &options).await
     }
 }
 
-/// Writes a session below a directory. Names that came from outside are made plain, and no link is followed. Returns what
-/// was written.
+/// Writes a session below a directory. Names that came from outside are made plain, and no link is followed. What an
+/// encrypted workspace held can be read by this user alone. Returns what was written.
 pub async fn tree(
     store: &Store,
     session: SessionId,
@@ -61,7 +69,8 @@ pub async fn tree(
 ) -> Result<Vec<PathBuf>> {
     let mut view = View::load(store, session).await?;
     view.leave_out(&options.include)?;
-    let mut folder = Folder::open(dir)?.packing(&options.compression);
+    let folder = Folder::open(dir, options.present)?.private(store.is_encrypted());
+    let mut folder = folder.packing(&options.compression);
     match layout {
         Layout::Hosted => write_hosted(store, &view, &mut folder).await?,
         Layout::Task => write_task(&view, &mut folder)?,
@@ -121,7 +130,7 @@ async fn write_hosted(store: &Store, view: &View, folder: &mut Folder) -> Result
             })
             .collect();
         let index = json!({ "projectId": project, "sessions": sessions });
-        folder.json(&["projects", &safe_name(project), "sessions", "session-index.json"], &index)?;
+        folder.shared(&["projects", &safe_name(project), "sessions", "session-index.json"], &index)?;
     }
     Ok(())
 }

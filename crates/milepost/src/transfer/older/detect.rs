@@ -39,11 +39,31 @@ pub(super) fn parts(document: Value) -> Vec<(Kind, Value)> {
             }
             _ => {
                 let document = Value::Object(map);
-                vec![(kind(&document), document)]
+                task_sessions(&document).unwrap_or_else(|| vec![(kind(&document), document)])
             }
         },
         other => vec![(Kind::Unknown, other)],
     }
+}
+
+/// What design D's file of a task says of each of its sessions: the task, and the state in which it was.
+fn task_sessions(document: &Value) -> Option<Vec<(Kind, Value)>> {
+    let task = document.get("taskId")?.as_str()?;
+    let states = document.get("states")?.as_object()?;
+    let mut found = Vec::new();
+    for (stage, of) in states {
+        for id in of.get("sessionIds")?.as_array()?.iter().filter_map(Value::as_str) {
+            found.push((Kind::About, serde_json::json!({ "sessionId": id, "taskId": task, "stage": stage })));
+        }
+    }
+    Some(found)
+}
+
+/// Design D's file of a feature names its session, and maybe itself.
+fn is_feature(document: &Value) -> bool {
+    let is_known = |key: &String| ["sessionId", "featureId", "name", "createdAt"].contains(&key.as_str());
+    document.get("sessionId").is_some_and(Value::is_string)
+        && document.as_object().is_some_and(|map| map.keys().all(is_known))
 }
 
 /// Whether it is a message by itself.
@@ -71,7 +91,7 @@ fn kind(document: &Value) -> Kind {
         Kind::Agent
     } else if has("sessionId") && has("type") && has("project") {
         Kind::Context
-    } else if has("sessionId") && has("status") && has("createdAt") {
+    } else if (has("sessionId") && has("status") && has("createdAt")) || is_feature(document) {
         Kind::About
     } else {
         Kind::Unknown

@@ -244,3 +244,21 @@ async fn through_the_engine_texts_are_kept_without_their_secrets() {
     let named = projects.put_artifact(&owner, TOKEN, b"x", NewArtifact::default()).await.unwrap_err().to_string();
     assert!(named.contains("looks like a secret") && !named.contains(TOKEN), "{named}");
 }
+
+#[tokio::test]
+async fn artifacts_that_are_kept_with_a_session_are_counted() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(milepost::NewSession::default()).await.unwrap();
+    let owner = Owner::Session(session.id());
+    let projects = milepost.projects().await.unwrap();
+    for name in ["foundation.md", "dashboard.yaml"] {
+        projects.put_artifact(&owner, name, b"made", NewArtifact::default()).await.unwrap();
+    }
+    assert_eq!(milepost.analytics(session.id()).await.unwrap().artifacts_generated, 2);
+    // Those that memory names are the same ones.
+    session.set(&[milepost::parse_set("memory.currentArtifacts=[\"foundation.md\"]").unwrap()]).await.unwrap();
+    assert_eq!(milepost.analytics(session.id()).await.unwrap().artifacts_generated, 2);
+    let all = milepost.overview(&milepost::SessionQuery::default(), |_| ()).await.unwrap();
+    assert_eq!(all.total.artifacts_generated, 2);
+}

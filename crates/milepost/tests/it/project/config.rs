@@ -109,6 +109,7 @@ fn the_example_has_every_setting_and_equals_the_defaults() {
             "full" => "turn".to_owned(),
             "{}" if key.trim() == "triggers" => "{milestone: false}".to_owned(),
             "{}" if key.trim() == "templates" => "{a: {content: b}}".to_owned(),
+            "{}" if key.trim() == "models" => "{a: {provider: scripted, model: b}}".to_owned(),
             "{}" => "{a: {role: b}}".to_owned(),
             "null" => continue,
             number if number.parse::<u64>().is_ok() => (number.parse::<u64>().unwrap() + 1).to_string(),
@@ -308,7 +309,13 @@ fn a_policy_is_the_configurations_then_the_agents_then_the_sessions_then_the_run
 
 #[test]
 fn a_patch_is_checked_and_its_stored_form_reads_back() {
-    for wrong in [json!({"every_mesages": 1}), json!({"max_checkpoints": 0}), json!({"enabled": "true"}), json!([1])] {
+    for wrong in [
+        json!({"every_mesages": 1}),
+        json!({"max_checkpoints": 0}),
+        json!({"enabled": "true"}),
+        json!([1]),
+        json!({"triggers": {"mine": true}}),
+    ] {
         assert!(matches!(policy_patch(&wrong), Err(Error::Config { .. })), "{wrong}");
     }
     let patch = PolicyPatch {
@@ -322,7 +329,14 @@ fn a_patch_is_checked_and_its_stored_form_reads_back() {
         exclude_keys: ["k".to_owned()].into(),
         ..PolicyPatch::default()
     };
-    assert_eq!(policy_patch(&serde_json::to_value(&patch).unwrap()).unwrap(), patch);
+    // A program may have triggers of its own.
+    let mut session = milepost::SessionInfo::new(
+        "ses_01kdvdna0033tftnnejey8qkx3".parse().unwrap(),
+        "tml_01kdvdna0033tftnnejey8qkx3".parse().unwrap(),
+        milepost::Timestamp(0),
+    );
+    session.extra = config::set_session_policy(&patch).0;
+    assert_eq!(config::session_policy(&session).unwrap(), Some(patch));
 }
 
 #[test]

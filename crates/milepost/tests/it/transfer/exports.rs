@@ -5,7 +5,7 @@ use std::path::Path;
 
 use milepost::model::{Block, Channel, Message, Role, SessionId, SessionPatch, Trigger};
 use milepost::store::{Append, MarkQuery, NewMark, NewSession, Store};
-use milepost::transfer::export::{FileOptions, Layout, chat_files, jsonl, markdown, sqlite, tree};
+use milepost::transfer::export::{FileOptions, Layout, Present, chat_files, jsonl, markdown, sqlite, tree};
 use serde_json::{Value, json};
 
 use crate::transfer::scene::{Dice, Scene, any_session, claim};
@@ -135,7 +135,7 @@ async fn hostile_names_stay_below_the_directory() {
             assert!(real.starts_with(dir.canonicalize().unwrap()), "{}", path.display());
         }
     }
-    chat_files(&store, writer.id(), &dir).await.unwrap();
+    chat_files(&store, writer.id(), &dir, Present::Replace).await.unwrap();
     assert_eq!(files(outer.path()).len(), files(&dir).len());
     let all = tree_of(&dir);
     assert!(all.iter().any(|(name, text)| name.ends_with("artifacts/foundation.md") && text == "# yes"));
@@ -160,7 +160,7 @@ async fn links_are_not_followed() {
     let target = outside.path().join("precious");
     fs::write(&target, "mine").unwrap();
     std::os::unix::fs::symlink(&target, dir.path().join(&chat)).unwrap();
-    chat_files(&store, id, dir.path()).await.unwrap();
+    chat_files(&store, id, dir.path(), Present::Replace).await.unwrap();
     assert_eq!(fs::read_to_string(&target).unwrap(), "mine");
     assert!(fs::read_to_string(dir.path().join(&chat)).unwrap().contains("sessionId"));
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use milepost::model::{Content, Message, Role, SessionId, SessionPatch, Timestamp, Trigger};
 use milepost::store::{Append, MarkQuery, MessageQuery, NewMark, NewSession, Store, StoredMessage};
-use milepost::transfer::export::{FileOptions, Layout, chat_files, jsonl, tree};
+use milepost::transfer::export::{FileOptions, Layout, Present, chat_files, jsonl, tree};
 use milepost::transfer::older::{import_bytes, import_path};
 use milepost::transfer::{Ids, ImportOptions, Imported};
 use serde_json::{Value, json};
@@ -159,15 +159,15 @@ async fn the_four_files_and_jsonl_are_stable_for_any_session() {
         let from = scene.memory().await;
         let id = any_session(&scene, &from, &Dice::new(seed)).await;
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        chat_files(&from, id, first.path()).await.unwrap();
+        chat_files(&from, id, first.path(), Present::Replace).await.unwrap();
         let to = scene.memory().await;
         assert_eq!(import_dir(&to, first.path()).await[0].session, id);
-        chat_files(&to, id, second.path()).await.unwrap();
+        chat_files(&to, id, second.path(), Present::Replace).await.unwrap();
         // Numbers of messages that had no id are their places in the log.
         let third = tempfile::tempdir().unwrap();
         let again = scene.memory().await;
         import_dir(&again, second.path()).await;
-        chat_files(&again, id, third.path()).await.unwrap();
+        chat_files(&again, id, third.path(), Present::Replace).await.unwrap();
         assert_eq!(tree_of(second.path()), tree_of(third.path()));
         assert_eq!(tree_of(first.path()), tree_of(second.path()));
 

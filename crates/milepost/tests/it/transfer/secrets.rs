@@ -5,6 +5,7 @@ use std::io::Cursor;
 
 use milepost::context::redact::Rules;
 use milepost::model::{Message, Role, Seq, SessionPatch};
+use milepost::project::{NewArtifact, Owner, Projects};
 use milepost::store::{MarkQuery, MasterKey, MessageQuery, Store};
 use milepost::transfer::{ImportOptions, Imported};
 use milepost::{Milepost, NewSession, SessionId};
@@ -139,4 +140,32 @@ async fn a_bundle_is_taken_as_it_is_and_its_secrets_are_told() {
     assert!(all_of(to.store(), imported.session).await.contains(ANTHROPIC), "it is lossless");
     let (_, clean) = import(&scratch, &exported(&scratch, Some(Rules::new())).await).await;
     assert_eq!(clean.notes, Vec::<String>::new(), "what a store wrote without secrets holds none");
+}
+
+#[tokio::test]
+async fn secrets_in_artifacts_and_logs_of_a_bundle_are_told_too() {
+    let scratch = Scratch::new();
+    let mut options = scratch.options.clone();
+    options.redaction = None;
+    let from = Milepost::open_with("memory:", options).await.unwrap();
+    let session = from.create(NewSession::default()).await.unwrap();
+    let owner = Owner::Session(session.id());
+    // As it was written before anything was looked at.
+    let projects = Projects::open(from.store()).await.unwrap();
+    let content = format!("key: {GITHUB}\n");
+    projects.put_artifact(&owner, "notes.md", content.as_bytes(), NewArtifact::default()).await.unwrap();
+    projects.put_artifact(&owner, "clean.md", b"nothing", NewArtifact::default()).await.unwrap();
+    projects.put_artifact(&owner, "picture.bin", &[0xff, 0xfe, 0], NewArtifact::default()).await.unwrap();
+    for line in ["began".to_owned(), format!("called with {ANTHROPIC}"), database()] {
+        projects.log(&owner, &line).await.unwrap();
+    }
+    let id = session.id();
+    session.release().await.unwrap();
+    let (to, imported) = import(&scratch, &bundle(from.store(), id).await).await;
+    let [note] = imported.notes.as_slice() else { panic!("{:?}", imported.notes) };
+    assert!(note.starts_with("1 artifact and 2 lines of the log look as if they held secrets ("), "{note}");
+    assert!(["github-token", "anthropic-key", "url-password"].iter().all(|kind| note.contains(kind)), "{note}");
+    assert!(SECRETS.iter().all(|secret| !note.contains(secret)));
+    let (_, kept) = to.projects().await.unwrap().artifact(&owner, "notes.md", None).await.unwrap();
+    assert_eq!(kept, content.as_bytes(), "it is lossless");
 }
