@@ -71,7 +71,7 @@ impl Usage {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// The message, ready to be appended. Its other fields hold the provider's id, model, stop reason and usage as they
-    /// came, `cost_usd` when it is known, and `incomplete` with the reason when the answer is not whole.
+    /// came, `cost_usd` and `cost_as_of` when it is known, and `incomplete` with the reason when the answer is not whole.
     pub message: Message,
     /// Why it ended; none when it was cut.
     pub stop: Option<Stop>,

@@ -328,7 +328,7 @@ impl Reading for Reader<'_> {
             extra.insert("usage".to_owned(), Value::Object(std::mem::take(&mut self.usage)));
         }
         if let Some(cost) = &cost {
-            extra.insert("cost_usd".to_owned(), cost.usd.into());
+            cost.note(&mut extra);
         }
         if let Some(why) = cut {
             note_incomplete(&mut extra, why, calls);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use milepost_model::Source;
+use milepost_model::{Source, Timestamp};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 use tokio::time::timeout;
@@ -57,6 +57,13 @@ pub(crate) struct Transport {
     pub key_variable: String,
     pub timeouts: Timeouts,
     pub source: Source,
+}
+
+/// When a server that refused asks to be asked again: its `retry-after`, at most
+/// [`MAX_LIMIT_MS`](crate::limits::MAX_LIMIT_MS) from now.
+pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Timestamp> {
+    let (at, _) = rate::retry_after(&Found(headers), now)?;
+    Some(Timestamp(at.0.clamp(now.0, now.plus_ms(crate::limits::MAX_LIMIT_MS).0)))
 }
 
 struct Found<'a>(&'a HeaderMap);
@@ -196,7 +203,7 @@ impl Transport {
         idempotency_key: Option<&str>,
         reading: &mut dyn Reading,
         heard: Heard<'_>,
-    ) -> Result<Option<milepost_model::Timestamp>, Stopped> {
+    ) -> Result<Option<Timestamp>, Stopped> {
         let mut headers = self.headers.clone();
         if let Some(key) = idempotency_key.and_then(|key| HeaderValue::from_str(key).ok()) {
             headers.insert(HeaderName::from_static("idempotency-key"), key);

@@ -48,7 +48,7 @@ pub use anthropic::Anthropic;
 pub use cancel::Cancel;
 pub use config::{ModelConfig, Provider};
 pub use error::Error;
-pub use http::http_client;
+pub use http::{http_client, retry_after};
 pub use key::Key;
 pub use limits::Timeouts;
 pub use openai::OpenAi;

@@ -287,7 +287,7 @@ impl Reading for Reader<'_> {
             extra.insert("usage".to_owned(), usage);
         }
         if let Some(cost) = &cost {
-            extra.insert("cost_usd".to_owned(), cost.usd.into());
+            cost.note(&mut extra);
         }
         match cut {
             // Nothing says whether a call was complete when the stream broke.

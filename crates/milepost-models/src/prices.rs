@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use milepost_model::Message;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::answer::Usage;
 use crate::error::Error;
@@ -21,6 +23,29 @@ pub struct Cost {
     pub usd: f64,
     /// The day of the price that was used, or `settings`.
     pub as_of: String,
+}
+
+/// What the date of prices says that nobody held against their provider's list.
+const UNCHECKED: &str = "unchecked";
+/// Where a message says by which prices it was counted.
+const AS_OF: &str = "cost_as_of";
+
+impl Cost {
+    /// Whether nobody held the price against its provider's list: those that are built in are so.
+    pub fn is_unchecked(&self) -> bool {
+        self.as_of.contains(UNCHECKED)
+    }
+
+    /// Writes it into what goes along with a message.
+    pub(crate) fn note(&self, extra: &mut Map<String, Value>) {
+        extra.insert("cost_usd".to_owned(), self.usd.into());
+        extra.insert(AS_OF.to_owned(), self.as_of.as_str().into());
+    }
+
+    /// Whether a message was counted by prices that nobody checked.
+    pub fn was_unchecked(message: &Message) -> bool {
+        message.extra.get(AS_OF).and_then(Value::as_str).is_some_and(|as_of| as_of.contains(UNCHECKED))
+    }
 }
 
 impl fmt::Display for Cost {
@@ -99,7 +124,7 @@ impl Prices {
     }
 
     /// The same from a value, as settings hold it.
-    pub fn from_value(place: &str, value: &serde_json::Value) -> Result<Self, Error> {
+    pub fn from_value(place: &str, value: &Value) -> Result<Self, Error> {
         let table = Table::deserialize(value).map_err(|error| Error::config(place, error.to_string(), SHAPE))?;
         Self::take(place, table)
     }
