@@ -24,5 +24,7 @@
 //! );
 //! ```
 
+pub mod chat;
 pub mod graph;
+pub mod models;
 pub mod run;

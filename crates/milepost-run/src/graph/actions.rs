@@ -38,6 +38,12 @@ pub enum Shape {
     Flag,
     /// One of some words.
     Choice(&'static [&'static str]),
+    /// A graph: nodes and edges. Its templates see what its own nodes see.
+    Graph,
+    /// The tools of an agent: names, or sections. Their templates also see `input`, what the model gave.
+    Tools,
+    /// Commands with names: a line for the shell each, or a section of `shell`'s parameters.
+    Commands,
 }
 
 /// A parameter of an action.
@@ -110,6 +116,20 @@ pub const PARSE: &[&str] = &["text", "json", "lines"];
 pub const METHODS: &[&str] = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 
 const OUTPUT_BYTES: Shape = Shape::Number { min: 1, max: 64 << 20 };
+
+/// The tools that an agent can be given by their names alone.
+pub const PLAIN_TOOLS: &[&str] = &["shell", "http", "ask"];
+/// The actions that a tool may be.
+pub const TOOL_ACTIONS: &[&str] = &["shell", "http", "mcp", "ask", "approve"];
+/// The keys of a tool.
+pub const TOOL: &[&str] = &["name", "description", "action", "with", "input", "idempotent", "timeout", "mcp", "only"];
+
+const MAX_TURNS: Shape = Shape::Number { min: 1, max: 1000 };
+const MODEL: Parameter = may("model", Shape::Text, "which model, as PROVIDER/MODEL; the run's by default");
+const SYSTEM: Parameter = may("system", Shape::Template, "instructions");
+const MAX_TOKENS: Parameter =
+    may("max_tokens", Shape::Number { min: 1, max: 1_000_000 }, "the longest answer; 8,192 tokens by default");
+const TOOLS: Parameter = may("tools", Shape::Tools, "what the model may do: shell, http, ask, or tools of your own");
 
 /// Every action.
 pub const ACTIONS: &[Action] = &[
@@ -221,10 +241,97 @@ pub const ACTIONS: &[Action] = &[
         one_of: &[],
         parameters: Some(&[
             must("prompt", Shape::Template, "what is asked"),
-            may("model", Shape::Text, "which model, as PROVIDER/MODEL; the run's by default"),
-            may("system", Shape::Template, "instructions"),
-            may("max_tokens", Shape::Number { min: 1, max: 1_000_000 }, "the longest answer; 8,192 tokens by default"),
+            MODEL,
+            SYSTEM,
+            MAX_TOKENS,
             may("json", Shape::Flag, "whether the answer has to be JSON"),
+        ]),
+    },
+    Action {
+        name: "agent",
+        about: "asks a model, runs the tools that it calls, and goes on until it is done; every turn and call is a step",
+        gives: &[
+            ("text", Given::Text),
+            ("turns", Given::Number),
+            ("stop", Given::Text),
+            ("model", Given::Text),
+            ("usage", Given::Map),
+            ("json", Given::Any),
+        ],
+        repeat: Repeat::Idempotent,
+        one_of: &[],
+        parameters: Some(&[
+            must("prompt", Shape::Template, "what it is to do"),
+            MODEL,
+            SYSTEM,
+            MAX_TOKENS,
+            TOOLS,
+            may("max_turns", MAX_TURNS, "how often the model is asked before the run pauses; 25 by default"),
+            may("max_result_bytes", OUTPUT_BYTES, "how much of what a tool gives the model sees; 64 KiB by default"),
+            may("checkpoint_every", MAX_TURNS, "after so many turns there is a checkpoint; 1 by default"),
+            may("json", Shape::Flag, "whether the last answer has to be JSON"),
+        ]),
+    },
+    Action {
+        name: "checks",
+        about: "runs checks and lets an agent mend what fails, until all pass",
+        gives: &[("passed", Given::Flag), ("rounds", Given::Number), ("checks", Given::Any), ("usage", Given::Map)],
+        repeat: Repeat::Idempotent,
+        one_of: &[],
+        parameters: Some(&[
+            must("checks", Shape::Commands, "the checks, by name: build, lint, test"),
+            must("prompt", Shape::Template, "what the agent is to do about failures; it is told which there are"),
+            MODEL,
+            SYSTEM,
+            MAX_TOKENS,
+            TOOLS,
+            may(
+                "rounds",
+                Shape::Number { min: 1, max: 1000 },
+                "how often the checks run before the run pauses; 5 by default",
+            ),
+            may("max_turns", MAX_TURNS, "how often the model is asked in a round; 25 by default"),
+            may("max_result_bytes", OUTPUT_BYTES, "how much of what a tool gives the model sees; 64 KiB by default"),
+            may("timeout", Shape::Duration, "how long a check may take; 10 minutes by default"),
+        ]),
+    },
+    Action {
+        name: "mcp",
+        about: "calls a tool of an MCP server",
+        gives: &[
+            ("text", Given::Text),
+            ("content", Given::Any),
+            ("structured", Given::Any),
+            ("truncated", Given::Flag),
+        ],
+        repeat: Repeat::Effect,
+        one_of: &["argv", "url"],
+        parameters: Some(&[
+            may("argv", Shape::Templates, "a server that is a program: the program and its arguments"),
+            may("url", Shape::Template, "a server that is reached over HTTP (streamable HTTP)"),
+            must("tool", Shape::Template, "the tool"),
+            may("arguments", Shape::AnyMap, "its arguments"),
+            may("headers", Shape::TemplateMap, "further headers, with url"),
+            may("cwd", Shape::Template, "the directory to run argv in; the session's by default"),
+            may(
+                "env",
+                Shape::Texts,
+                "the variables of the environment that argv may see, beside PATH, HOME, LANG and TMPDIR",
+            ),
+            may("set", Shape::TemplateMap, "further variables, with argv"),
+            may("max_output_bytes", OUTPUT_BYTES, "how much of the result is kept; 1 MiB by default"),
+        ]),
+    },
+    Action {
+        name: "graph",
+        about: "runs a graph; its steps are in the ledger as NODE/STEP, and what it gives are that graph's outputs",
+        gives: &[],
+        repeat: Repeat::Idempotent,
+        one_of: &["file", "graph"],
+        parameters: Some(&[
+            may("file", Shape::Text, "the graph's file, beside this one"),
+            may("graph", Shape::Graph, "the graph itself"),
+            may("memory", Shape::AnyMap, "values of its shared memory when it begins"),
         ]),
     },
 ];

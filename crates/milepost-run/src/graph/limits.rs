@@ -30,6 +30,12 @@ pub const MAX_LOOP_ROUNDS: u64 = 1_000_000;
 pub const MAX_ATTEMPTS: u64 = 1000;
 /// The most nodes that run at the same time (256; 4 when the file does not say).
 pub const MAX_PARALLEL: u64 = 256;
+/// The most tools of an agent (128).
+pub const MAX_TOOLS: usize = 128;
+/// The most checks of a node (64).
+pub const MAX_CHECKS: usize = 64;
+/// How deep graphs may lie inside of each other (8).
+pub const MAX_GRAPHS_DEEP: usize = 8;
 /// How many mistakes are told of one file (200).
 pub const MAX_FOUND: usize = 200;
 

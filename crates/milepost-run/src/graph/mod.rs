@@ -15,23 +15,29 @@ pub mod actions;
 mod draw;
 mod expression;
 pub mod limits;
+mod parameters;
 mod read;
 mod schema;
 mod shape;
 mod template;
+mod tools;
 mod types;
 mod words;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use milepost_document::{Diagnostic, Format, Origin, Reader, Severity};
 use serde_json::{Map, Value, json};
 
+pub use crate::run::Budget;
 pub use draw::draw;
 pub use expression::Expression;
+pub use milepost_document::parse_duration_ms;
 pub use schema::schema;
 pub use template::{Quote, render};
+pub(crate) use template::{is_template, paths as template_paths};
 
 /// A graph in which nothing is wrong.
 #[derive(Debug, Clone)]
@@ -44,6 +50,8 @@ pub struct Graph {
     pub query: Option<String>,
     /// How many nodes may run at the same time.
     pub parallel: usize,
+    /// What the session may cost.
+    pub budget: Option<Budget>,
     /// The shared memory when the run begins.
     pub memory: Map<String, Value>,
     /// The nodes, in the order of the file.
@@ -60,6 +68,10 @@ pub struct Graph {
     pub path: String,
     /// The file's text, so that a run can go on without it.
     pub text: Arc<str>,
+    /// The numbers of the nodes by their names.
+    numbers: HashMap<String, usize>,
+    /// The numbers of the edges that leave each node.
+    leaving: Vec<Vec<usize>>,
 }
 
 /// A node: one action, and how to go about it.
@@ -173,8 +185,7 @@ pub fn check(path: &Path, text: &str, own_actions: &[&str]) -> Checked {
     let graph = tree.and_then(|tree| {
         let mut graph = read::read(&tree, path, own_actions, &mut reader)?;
         graph.text = text.into();
-        shape::check(&graph, &mut reader);
-        words::check(&graph, &mut reader);
+        whole(&graph, path, own_actions, &mut reader, 0);
         Some(graph)
     });
     let place = |one: &Diagnostic| match &one.origin {
@@ -189,10 +200,37 @@ pub fn check(path: &Path, text: &str, own_actions: &[&str]) -> Checked {
     Checked { graph: graph.filter(|_| is_whole), found }
 }
 
+/// Checks what hangs together, also in the graphs inside.
+fn whole(graph: &Graph, path: &Path, own_actions: &[&str], reader: &mut Reader, depth: usize) {
+    shape::check(graph, reader);
+    words::check(graph, reader);
+    for node in &graph.nodes {
+        let Some(inner) = node.inner_tree() else { continue };
+        if depth >= limits::MAX_GRAPHS_DEEP {
+            let why =
+                format!("graphs lie inside of each other deeper than MAX_GRAPHS_DEEP, {}", limits::MAX_GRAPHS_DEEP);
+            reader.wrong(&inner.origin, &node.id, why, "put the inner one into a file of its own");
+        } else if let Some(inner) = read::read(inner, path, own_actions, reader) {
+            whole(&inner, path, own_actions, reader, depth + 1);
+        }
+    }
+}
+
+impl Node {
+    fn inner_tree(&self) -> Option<&milepost_document::Node> {
+        self.written.as_ref().filter(|_| self.action == "graph")?.get("graph")
+    }
+}
+
 impl Graph {
     /// The number of a node.
     pub fn find(&self, id: &str) -> Option<usize> {
-        self.nodes.iter().position(|node| node.id == id)
+        self.numbers.get(id).copied()
+    }
+
+    fn add(&mut self, edge: Edge) {
+        self.leaving[edge.from].push(self.edges.len());
+        self.edges.push(edge);
     }
 
     /// The edges that lead to a node without closing a loop.
@@ -208,7 +246,7 @@ impl Graph {
 
     /// The edges that leave a node.
     pub fn outgoing(&self, node: usize) -> impl Iterator<Item = (usize, &Edge)> {
-        self.edges.iter().enumerate().filter(move |(_, edge)| edge.from == node)
+        self.leaving[node].iter().map(|number| (*number, &self.edges[*number]))
     }
 
     /// The nodes between the ends of a loop's edge, the ends included.

@@ -6,16 +6,29 @@ use std::path::Path;
 use milepost_document::{Data, Node as Tree, Origin, Reader};
 use serde_json::{Map, Value};
 
-use super::actions::{self, Action, Shape};
+use super::actions;
 use super::expression::Expression;
 use super::limits::{
     MAX_ATTEMPTS, MAX_DURATION_MS, MAX_EDGES, MAX_LOOP_ROUNDS, MAX_NAME_BYTES, MAX_NODES, MAX_PARALLEL,
 };
+use super::parameters::check_parameters;
 use super::{Edge, Graph, Node, OnError, OnLimit, Retry};
 
 /// The keys of a graph's file.
-pub(super) const GRAPH: &[&str] =
-    &["name", "description", "query", "parallel", "memory", "start", "nodes", "edges", "outputs", "steps", "plan"];
+pub(super) const GRAPH: &[&str] = &[
+    "name",
+    "description",
+    "query",
+    "parallel",
+    "budget",
+    "memory",
+    "start",
+    "nodes",
+    "edges",
+    "outputs",
+    "steps",
+    "plan",
+];
 /// The keys of a node, and of a step.
 pub(super) const NODE: &[&str] = &[
     "id",
@@ -36,6 +49,7 @@ pub(super) const NODE: &[&str] = &[
     "status",
 ];
 pub(super) const RETRY: &[&str] = &["attempts", "backoff", "max_backoff"];
+pub(super) const BUDGET: &[&str] = &["tokens", "cost_usd"];
 pub(super) const EDGE: &[&str] = &["from", "to", "when", "limit", "on_limit"];
 pub(super) const ON_ERROR: &[&str] = &["pause", "go_on"];
 pub(super) const ON_LIMIT: &[&str] = &["pause", "go_on"];
@@ -88,10 +102,13 @@ pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut 
     });
     let parallel = tree.get("parallel").map_or(Some(4), |node| reader.number(node, "parallel", 1, MAX_PARALLEL));
     let mut graph = Graph {
+        numbers: nodes.iter().enumerate().map(|(number, node)| (node.id.clone(), number)).collect(),
+        leaving: vec![Vec::new(); nodes.len()],
         name,
         description: text("description", reader).unwrap_or_default(),
         query: text("query", reader),
         parallel: parallel.and_then(|number| usize::try_from(number).ok()).unwrap_or(4),
+        budget: tree.get("budget").and_then(|budget| read_budget(budget, reader)),
         memory: tree.get("memory").map(|memory| read_memory(memory, reader)).unwrap_or_default(),
         nodes,
         edges: Vec::new(),
@@ -103,14 +120,8 @@ pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut 
     };
     for need in needs.into_iter().flatten() {
         if let Some(from) = known(&graph, &need.on, &need.origin, "dependencies", reader) {
-            graph.edges.push(Edge {
-                from,
-                to: need.of,
-                when: None,
-                limit: None,
-                on_limit: OnLimit::default(),
-                origin: need.origin,
-            });
+            let (to, origin) = (need.of, need.origin);
+            graph.add(Edge { from, to, when: None, limit: None, on_limit: OnLimit::default(), origin });
         }
     }
     if let Some(edges) = tree.get("edges") {
@@ -181,7 +192,7 @@ pub(super) fn is_name(name: &str) -> bool {
         && name.len() <= MAX_NAME_BYTES
 }
 
-fn name(name: &str, origin: &Origin, key: &str, reader: &mut Reader) -> bool {
+pub(super) fn name(name: &str, origin: &Origin, key: &str, reader: &mut Reader) -> bool {
     let fits = is_name(name);
     if !fits {
         let why = format!(
@@ -227,7 +238,7 @@ fn read_node(
     };
     if let Some((action, at)) = &action {
         match actions::find(action) {
-            Some(known) => check_parameters(known, parameters, &at.clone(), id, reader),
+            Some(known) => check_parameters(known, parameters, &at.clone(), id, own, reader),
             None if own.contains(&action.as_str()) => {}
             None => {
                 let known = actions::ACTIONS.iter().map(|action| action.name).chain(own.iter().copied());
@@ -304,6 +315,19 @@ fn read_memory(tree: &Tree, reader: &mut Reader) -> Map<String, Value> {
     all.map(|(key, _, node)| (key.clone(), node.to_json())).collect()
 }
 
+fn read_budget(tree: &Tree, reader: &mut Reader) -> Option<super::Budget> {
+    reader.section(tree, "budget", BUDGET)?;
+    let tokens = tree.get("tokens").and_then(|node| reader.number(node, "tokens", 1, 1 << 50));
+    let cost_usd = tree.get("cost_usd").and_then(|node| {
+        let cost = node.to_json().as_f64().filter(|cost| *cost > 0.0 && cost.is_finite());
+        if cost.is_none() {
+            reader.wrong(&node.origin, "cost_usd", "it is not an amount", "write dollars, such as 0.50");
+        }
+        cost
+    });
+    Some(super::Budget { tokens, cost_usd })
+}
+
 /// Expressions with names.
 fn expressions(tree: &Tree, what: &str, reader: &mut Reader) -> Vec<(String, Expression)> {
     let Some(items) = reader.entries(tree, what) else { return Vec::new() };
@@ -348,7 +372,7 @@ fn read_edges(tree: &Tree, graph: &mut Graph, reader: &mut Reader) {
     }
     for item in items {
         if let Some(edge) = read_edge(item, graph, reader) {
-            graph.edges.push(edge);
+            graph.add(edge);
         }
     }
 }
@@ -382,85 +406,4 @@ fn read_edge(tree: &Tree, graph: &Graph, reader: &mut Reader) -> Option<Edge> {
         on_limit: if on_limit == Some("go_on") { OnLimit::GoOn } else { OnLimit::Pause },
         origin: tree.origin.clone(),
     })
-}
-
-fn check_parameters(action: &Action, tree: Option<&Tree>, at: &Origin, id: &str, reader: &mut Reader) {
-    let Some(parameters) = action.parameters else {
-        match tree.and_then(|tree| reader.entries(tree, id)) {
-            Some(items) => items.iter().for_each(|(key, origin, _)| {
-                name(key, origin, id, reader);
-            }),
-            None if tree.is_none() => {
-                let instead = "write parameters: and keys below it";
-                reader.wrong(at, id, format!("{} has nothing to put anywhere", action.name), instead);
-            }
-            None => {}
-        }
-        return;
-    };
-    let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
-    if let Some(tree) = tree.filter(|tree| !matches!(tree.data, Data::Nothing))
-        && reader.section(tree, action.name, &names).is_none()
-    {
-        return;
-    }
-    let given = |name: &str| tree.and_then(|tree| tree.get(name)).filter(|node| !matches!(node.data, Data::Nothing));
-    for parameter in parameters {
-        match given(parameter.name) {
-            Some(node) => check_shape(node, parameter.name, parameter.shape, reader),
-            None if parameter.required => {
-                let why = format!("{} needs {}", action.name, parameter.name);
-                reader.wrong(at, id, why, format!("write {}: {}", parameter.name, parameter.about));
-            }
-            None => {}
-        }
-    }
-    if !action.one_of.is_empty() {
-        let count = action.one_of.iter().filter(|name| given(name).is_some()).count();
-        if count != 1 {
-            let why = format!("{} needs one of {}", action.name, action.one_of.join(", "));
-            let instead = if count == 0 { "write one of them" } else { "keep one of them" };
-            reader.wrong(at, id, why, instead);
-        }
-    }
-}
-
-fn check_shape(node: &Tree, key: &str, shape: Shape, reader: &mut Reader) {
-    match shape {
-        Shape::Template | Shape::Text => {
-            reader.text(node, key);
-        }
-        Shape::Templates | Shape::Texts => {
-            reader.texts(node, key);
-        }
-        Shape::TemplateMap => {
-            let items = reader.entries(node, key).unwrap_or_default();
-            items.iter().for_each(|(_, _, item)| {
-                reader.text(item, key);
-            });
-        }
-        Shape::Any => {}
-        Shape::AnyMap => {
-            reader.entries(node, key);
-        }
-        Shape::Duration => {
-            reader.duration_ms(node, key, MAX_DURATION_MS);
-        }
-        Shape::Number { min, max } => {
-            reader.number(node, key, min, max);
-        }
-        Shape::Numbers { min, max } => {
-            let one = std::slice::from_ref(node);
-            let items = if let Data::List(items) = &node.data { items.as_slice() } else { one };
-            items.iter().for_each(|item| {
-                reader.number(item, key, min, max);
-            });
-        }
-        Shape::Flag => {
-            reader.flag(node, key);
-        }
-        Shape::Choice(words) => {
-            reader.choice(node, key, words);
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::actions::{ACTIONS, Action, Shape};
+use super::actions::{ACTIONS, Action, PLAIN_TOOLS, Shape};
 use super::limits::{MAX_ATTEMPTS, MAX_EXPRESSION_BYTES, MAX_LOOP_ROUNDS, MAX_NAME_BYTES, MAX_PARALLEL};
 use super::read::{ON_ERROR, ON_LIMIT};
 
@@ -25,6 +25,10 @@ pub fn schema() -> Value {
             "description": {"type": "string", "description": "what it is for"},
             "query": {"type": "string", "description": "the task, as a plan names it"},
             "parallel": {"type": "integer", "minimum": 1, "maximum": MAX_PARALLEL, "default": 4, "description": "how many nodes run at the same time"},
+            "budget": {"type": "object", "additionalProperties": false, "properties": {
+                "tokens": {"type": "integer", "minimum": 1, "description": "tokens, sent and received"},
+                "cost_usd": {"type": "number", "exclusiveMinimum": 0, "description": "dollars"}
+            }, "description": "what the session may cost; it pauses when that is reached"},
             "memory": {"type": "object", "propertyNames": {"pattern": name}, "description": "the shared memory when the run begins"},
             "start": {"$ref": "#/$defs/texts", "description": "the nodes with which the run begins; those that no edge leads to by default"},
             "nodes": {"type": "object", "minProperties": 1, "propertyNames": {"pattern": name}, "additionalProperties": {"$ref": "#/$defs/node"}, "description": "the nodes of a graph, by name"},
@@ -47,6 +51,20 @@ pub fn schema() -> Value {
                     "max_backoff": {"$ref": "#/$defs/duration", "description": "the longest wait; 1m by default"}
                 }}
             ]},
+            "tool": {
+                "type": "object", "additionalProperties": false,
+                "properties": {
+                    "name": {"type": "string", "pattern": name, "description": "what the model calls it"},
+                    "description": {"type": "string", "description": "what it does, for the model"},
+                    "action": {"type": "string", "description": "the action that it is"},
+                    "with": {"type": "object", "description": "the action's parameters; {{ input.NAME }} is what the model gave"},
+                    "input": {"type": "object", "description": "what the model has to give: names and what they are for, or a JSON schema"},
+                    "idempotent": {"type": "boolean", "description": "whether it may run again when nobody knows whether it ran"},
+                    "timeout": {"$ref": "#/$defs/duration", "description": "how long a call may take; 10 minutes by default"},
+                    "mcp": {"type": "object", "description": "an MCP server, as the action mcp names it: all its tools"},
+                    "only": {"$ref": "#/$defs/texts", "description": "of an MCP server, only these tools"}
+                }
+            },
             "edge": {
                 "type": "object", "required": ["from", "to"], "additionalProperties": false,
                 "properties": {
@@ -87,7 +105,7 @@ pub fn schema() -> Value {
 
 /// What holds for the nodes of an action.
 fn action(action: &Action) -> Value {
-    let then = match action.parameters {
+    let mut then = match action.parameters {
         None => json!({"description": action.about}),
         Some(parameters) => {
             let properties: Map<String, Value> =
@@ -102,6 +120,10 @@ fn action(action: &Action) -> Value {
             json!({"properties": {"parameters": section, "with": section}})
         }
     };
+    let needs = action.parameters.is_none_or(|parameters| parameters.iter().any(|one| one.required));
+    if needs || !action.one_of.is_empty() {
+        then["anyOf"] = json!([{"required": ["parameters"]}, {"required": ["with"]}]);
+    }
     json!({"if": {"required": ["action"], "properties": {"action": {"const": action.name}}}, "then": then})
 }
 
@@ -122,6 +144,11 @@ fn shape(shape: Shape, about: &str) -> Value {
         }
         Shape::Flag => json!({"type": "boolean"}),
         Shape::Choice(words) => json!({"enum": words}),
+        Shape::Graph => json!({"$ref": "#"}),
+        Shape::Tools => json!({"type": "array", "items": {"anyOf": [{"enum": PLAIN_TOOLS}, {"$ref": "#/$defs/tool"}]}}),
+        Shape::Commands => {
+            json!({"type": "object", "minProperties": 1, "additionalProperties": {"type": ["string", "object"]}})
+        }
     };
     out["description"] = about.into();
     out

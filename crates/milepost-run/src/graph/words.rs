@@ -27,7 +27,21 @@ pub(super) fn check(graph: &Graph, reader: &mut Reader) {
     for (number, node) in graph.nodes.iter().enumerate() {
         if let Some(written) = &node.written {
             let mut walk = Walk { graph, node: number, names: &names, reader };
-            walk.value(written, "parameters");
+            match (node.action.as_str(), &written.data) {
+                ("agent" | "checks", Data::Map(items)) => {
+                    let mut inner = names.clone();
+                    inner.insert("input".to_owned(), Type::Any);
+                    for (key, _, item) in items {
+                        walk.names = if key == "tools" { &inner } else { &names };
+                        walk.value(item, key);
+                    }
+                }
+                // What stands in a graph inside sees what is inside.
+                ("graph", Data::Map(items)) => {
+                    items.iter().filter(|(key, ..)| key != "graph").for_each(|(key, _, item)| walk.value(item, key));
+                }
+                _ => walk.value(written, "parameters"),
+            }
         }
         let mut own = names.clone();
         own.insert("output".to_owned(), gives(node));

@@ -1,13 +1,15 @@
 //! What a node can do, as code: the built-in actions and the embedder's.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use milepost_model::{SessionId, Timestamp};
+use milepost_model::{Message, SessionId, Timestamp};
 use milepost_models::Cancel;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
+use super::budget::Purse;
+use super::parts::Parts;
 use crate::graph::actions::Repeat;
 
 /// One attempt of a step: what an action is given.
@@ -32,6 +34,11 @@ pub struct Step {
     /// Cancelled when the attempt is to end. After a grace time its task is dropped.
     pub cancel: Cancel,
     pub(crate) progress: Arc<Notify>,
+    pub(crate) said: Said,
+    pub(crate) parts: Parts,
+    pub(crate) purse: Arc<Purse>,
+    /// What templates see.
+    pub(crate) names: Arc<Map<String, Value>>,
 }
 
 impl Step {
@@ -39,6 +46,45 @@ impl Step {
     pub fn progress(&self) {
         self.progress.notify_one();
     }
+
+    /// Says something in the session: it is stored with the end of the attempt, whatever that is. What the messages say
+    /// of tokens and money counts towards the session's budget.
+    pub fn say(&self, messages: impl IntoIterator<Item = Message>) {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).extend(messages);
+    }
+}
+
+/// What is said in a step.
+pub(crate) type Said = Arc<Mutex<Vec<Message>>>;
+
+/// Takes what was said.
+pub(crate) fn taken(said: &Said) -> Vec<Message> {
+    std::mem::take(&mut *said.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A part of a step that cannot go on by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenPart {
+    /// Its whole name, such as `agent/turn_2.1.ask`.
+    pub name: String,
+    /// Its key.
+    pub key: String,
+    /// Why.
+    pub why: OpenBecause,
+}
+
+/// Why a part of a step cannot go on by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OpenBecause {
+    /// It waits for a time or a person.
+    Waits {
+        /// Until when; for ever when there is none.
+        until: Option<Timestamp>,
+        /// For what.
+        what: String,
+    },
+    /// Nobody knows whether it had its effect.
+    Uncertain,
 }
 
 /// Why an attempt did not give a value.
@@ -49,6 +95,9 @@ pub enum Failed {
     Transient(String),
     /// It will not work the next time either.
     Fatal(String),
+    /// Nobody knows whether it had its effect: the other side was lost in the middle. It is tried again only where that is
+    /// harmless.
+    Uncertain(String),
     /// Not before a moment: a limit. It counts as no attempt.
     Limited {
         /// When to try again.
@@ -63,6 +112,10 @@ pub enum Failed {
         /// For what.
         what: String,
     },
+    /// Parts of it wait, or nobody knows whether they had their effect. It counts as no attempt.
+    Parts(Vec<OpenPart>),
+    /// The session is to pause, with this reason, and the step to go on when it is resumed. It counts as no attempt.
+    Pause(String),
 }
 
 /// Something that a node can do.
@@ -72,6 +125,12 @@ pub trait Action: Send + Sync {
     fn repeat(&self, parameters: &Value) -> Repeat {
         let _ = parameters;
         Repeat::Effect
+    }
+
+    /// Whether it never blocks or computes for long, not even before it first waits: then the run may begin it itself, without
+    /// a task of its own.
+    fn is_quick(&self) -> bool {
+        false
     }
 
     /// Runs one attempt.

@@ -1,5 +1,7 @@
 //! What can go wrong with a run itself. That a step fails is not here: it is how a run ends.
 
+use super::compare::Nearest;
+
 /// The result of every operation of the runner.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -23,12 +25,25 @@ pub enum Error {
     },
 
     /// A step that was begun is no longer what it was.
-    #[error("step {node} was begun as another step: {difference}; run it with the graph of then, or settle it by hand")]
+    #[error(
+        "step {node} was begun as another step: {difference}; go on with what it was begun with, or run it again on a branch"
+    )]
     Changed {
         /// The node.
         node: String,
         /// What is different.
         difference: String,
+    },
+
+    /// What the run needs is gone: a node that was begun, or a key of the shared memory.
+    #[error("the run cannot go on with this graph: {name}: {why}; {}", offer(nearest.as_deref()))]
+    Incompatible {
+        /// The node or the key.
+        name: String,
+        /// What is missing.
+        why: String,
+        /// The newest checkpoint from which the run can go on with this graph.
+        nearest: Option<Box<Nearest>>,
     },
 
     /// A test said stop at this boundary.
@@ -37,6 +52,13 @@ pub enum Error {
         /// The number of the boundary.
         boundary: u64,
     },
+}
+
+fn offer(nearest: Option<&Nearest>) -> String {
+    match nearest {
+        Some(nearest) => format!("resume from checkpoint {} ({})", nearest.checkpoint, nearest.description),
+        None => "no checkpoint works with it: run it with the graph of then".to_owned(),
+    }
 }
 
 impl Error {

@@ -72,14 +72,25 @@ pub(super) struct Next {
     pub skipped: Vec<usize>,
 }
 
-pub(super) fn next(graph: &Graph, ledger: &Ledger) -> Next {
-    // One pass over the edges: a run asks this after every step.
-    let mut incoming: Vec<Vec<&Edge>> = vec![Vec::new(); graph.nodes.len()];
-    for edge in graph.edges.iter().filter(|edge| edge.limit.is_none()) {
-        incoming[edge.to].push(edge);
+/// The edges that lead to each node without closing a loop, by their numbers.
+pub(super) fn incoming(graph: &Graph) -> Vec<Vec<usize>> {
+    let mut incoming = vec![Vec::new(); graph.nodes.len()];
+    for (number, edge) in graph.edges.iter().enumerate().filter(|(_, edge)| edge.limit.is_none()) {
+        incoming[edge.to].push(number);
     }
+    incoming
+}
+
+/// What becomes of some nodes: whoever knows which of them something happened to need not ask about all.
+pub(super) fn next(
+    graph: &Graph,
+    ledger: &Ledger,
+    incoming: &[Vec<usize>],
+    among: impl IntoIterator<Item = usize>,
+) -> Next {
     let mut next = Next::default();
-    for (number, node) in graph.nodes.iter().enumerate() {
+    for number in among {
+        let node = &graph.nodes[number];
         if ledger.status(&node.id) != Status::Pending {
             continue;
         }
@@ -95,7 +106,7 @@ pub(super) fn next(graph: &Graph, ledger: &Ledger) -> Next {
         }
         let (mut taken, mut open) = (is_start, false);
         for edge in &incoming[number] {
-            match ledger.edge(&edge_name(graph, edge)) {
+            match ledger.edge(&edge_name(graph, &graph.edges[*edge])) {
                 Some(Decided::Taken) => taken = true,
                 Some(Decided::Passed) => {}
                 None => open = true,

@@ -1,7 +1,7 @@
-//! What a run knows of itself: the state's sections `execution` and `memory`. Every change is noted as paths and values,
+//! What a run knows of itself: the state's sections `execution` and `memory`, and below them the same for the parts of steps. Every change is noted as paths and values,
 //! so that a step costs what it changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use milepost::Together;
 use milepost_model::delta::StatePath;
@@ -38,6 +38,12 @@ pub enum Status {
     Skipped,
 }
 
+impl Status {
+    fn is_waiting(self) -> bool {
+        matches!(self, Self::Retrying | Self::Waiting)
+    }
+}
+
 /// Whether an edge was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -64,8 +70,6 @@ pub struct Entry {
     pub timeline: String,
     /// The hash of the parameters with which it was begun.
     pub input: String,
-    /// The fingerprint of the node when it was begun.
-    pub fingerprint: String,
     /// When it was begun.
     pub since: Timestamp,
     /// Until when it waits.
@@ -74,25 +78,74 @@ pub struct Entry {
     /// What went wrong last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// How long it took from its beginning until it was done, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
     /// A loop leads here again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
+    /// Parameters in place of those that the graph says, for this round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<Value>,
+}
+
+/// Where a ledger lies in the state: the run's own in `execution`, that of a step's parts below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct At(Vec<String>);
+
+impl At {
+    pub fn root() -> Self {
+        Self(vec!["execution".to_owned()])
+    }
+
+    /// Of the parts of a step.
+    pub fn below(&self, name: &str) -> Self {
+        let mut parts = self.0.clone();
+        parts.extend(["below".to_owned(), name.to_owned()]);
+        Self(parts)
+    }
+
+    /// How many steps it lies below.
+    pub fn depth(&self) -> usize {
+        self.0.len() / 2
+    }
+
+    fn is_root(&self) -> bool {
+        self.0.len() == 1
+    }
+
+    fn path(&self, more: &[&str]) -> StatePath {
+        let own = self.0.iter().map(String::as_str);
+        own.chain(more.iter().copied()).fold(StatePath::root(), StatePath::key)
+    }
+
+    /// What lies there.
+    pub fn find<'s>(&self, state: &'s State) -> Option<&'s Value> {
+        let mut value = state.as_value();
+        for part in &self.0 {
+            value = value.get(part)?;
+        }
+        Some(value).filter(|value| !value.is_null())
+    }
 }
 
 /// The ledger, and what of it is not stored yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ledger {
+    at: At,
     nodes: BTreeMap<String, Entry>,
+    /// Those of them that wait or are to be tried again.
+    waiting: BTreeSet<String>,
+    /// Parts of steps, by their whole names.
+    parts: BTreeMap<String, Entry>,
     edges: BTreeMap<String, Decided>,
     rounds: BTreeMap<String, u32>,
     outputs: Map<String, Value>,
     memory: Map<String, Value>,
+    data: Map<String, Value>,
     path: usize,
+    is_there: bool,
     changes: Together,
-}
-
-fn path(parts: &[&str]) -> StatePath {
-    parts.iter().fold(StatePath::root(), |path, part| path.key(*part))
 }
 
 impl Ledger {
@@ -106,26 +159,58 @@ impl Ledger {
         }
         *state.section_mut("execution") = json!({
             "graph": described(graph), "query": graph.query, "nodes": {}, "edges": {}, "rounds": {}, "outputs": {}, "path": [],
+            "below": {}, "usage": {},
         });
         state
     }
 
     /// Reads the ledger of a state.
     pub fn read(state: &State) -> Result<Self> {
-        let execution = state.section("execution").cloned().unwrap_or_default();
+        Self::read_at(state, At::root())
+    }
+
+    /// Reads the ledger that lies somewhere.
+    pub(super) fn read_at(state: &State, at: At) -> Result<Self> {
+        let found = at.find(state);
         let wrong = |what: &str, error: serde_json::Error| {
             Error::refused(format!("reading execution.{what}"), error.to_string(), "resume from an older checkpoint")
         };
-        let part = |name: &str| execution.get(name).cloned().unwrap_or_else(|| json!({}));
-        Ok(Self {
-            nodes: serde_json::from_value(part("nodes")).map_err(|error| wrong("nodes", error))?,
-            edges: serde_json::from_value(part("edges")).map_err(|error| wrong("edges", error))?,
-            rounds: serde_json::from_value(part("rounds")).map_err(|error| wrong("rounds", error))?,
-            outputs: part("outputs").as_object().cloned().unwrap_or_default(),
-            memory: state.section("memory").and_then(Value::as_object).cloned().unwrap_or_default(),
-            path: execution.get("path").and_then(Value::as_array).map_or(0, Vec::len),
+        let part = |name: &str| found.and_then(|found| found.get(name)).filter(|part| !part.is_null());
+        let fields = |name: &str| part(name).and_then(Value::as_object);
+        let nodes: BTreeMap<String, Entry> = read_part(part("nodes")).map_err(|error| wrong("nodes", error))?;
+        let memory = match at.is_root() {
+            true => state.section("memory").and_then(Value::as_object),
+            false => fields("memory"),
+        };
+        let mut parts = BTreeMap::new();
+        for (name, below) in fields("below").into_iter().flatten() {
+            let round = nodes.get(name).map_or(0, |entry| entry.iteration);
+            read_parts(&scope("", name, round), below, 0, &mut parts);
+        }
+        let waiting = nodes.iter().filter(|(_, entry)| entry.status.is_waiting()).map(|(id, _)| id.clone()).collect();
+        let mut ledger = Self {
+            nodes,
+            waiting,
+            parts,
+            edges: read_part(part("edges")).map_err(|error| wrong("edges", error))?,
+            rounds: read_part(part("rounds")).map_err(|error| wrong("rounds", error))?,
+            outputs: fields("outputs").cloned().unwrap_or_default(),
+            memory: memory.cloned().unwrap_or_default(),
+            data: fields("data").cloned().unwrap_or_default(),
+            path: found.and_then(|found| found.get("path")).and_then(Value::as_array).map_or(0, Vec::len),
+            is_there: found.is_some(),
             changes: Together::default(),
-        })
+            at,
+        };
+        // Runs that began before there were parts of steps, or usage, have no place for them.
+        if ledger.at.is_root() && ledger.is_there {
+            for name in ["below", "usage"] {
+                if found.is_some_and(|found| found.get(name).is_none()) {
+                    ledger.changes.set.push((ledger.at.path(&[name]), json!({})));
+                }
+            }
+        }
+        Ok(ledger)
     }
 
     /// The path and text of the graph that a state's run was begun with.
@@ -146,9 +231,55 @@ impl Ledger {
         self.nodes.get(id)
     }
 
-    /// All lines.
+    /// The line of a node, or of a part of a step by its whole name (`node/part`).
+    pub fn line(&self, name: &str) -> Option<&Entry> {
+        self.nodes.get(name).or_else(|| self.parts.get(name))
+    }
+
+    /// Whether the run has gone on from a node: an edge that leaves it is decided.
+    pub(super) fn has_left(&self, id: &str) -> bool {
+        self.edges.keys().any(|name| name.split_once('>').is_some_and(|(from, _)| from == id))
+    }
+
+    /// All lines: of nodes, and of the parts of steps by their whole names (`node/part`).
     pub fn nodes(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.nodes.iter().chain(&self.parts).map(|(id, entry)| (id.as_str(), entry))
+    }
+
+    /// The lines of this ledger's own.
+    pub(super) fn own(&self) -> impl Iterator<Item = (&str, &Entry)> {
         self.nodes.iter().map(|(id, entry)| (id.as_str(), entry))
+    }
+
+    /// The lines of this ledger's own that wait or are to be tried again.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.waiting.iter().filter_map(|id| self.nodes.get_key_value(id)).map(|(id, entry)| (id.as_str(), entry))
+    }
+
+    /// Something that a step notes for itself.
+    pub(super) fn data(&self, key: &str) -> Option<&Value> {
+        self.data.get(key)
+    }
+
+    pub(super) fn set_data(&mut self, key: &str, value: Value) {
+        self.set(&["data", key], value.clone());
+        self.data.insert(key.to_owned(), value);
+    }
+
+    fn set(&mut self, parts: &[&str], value: Value) {
+        if !self.is_there {
+            let empty = json!({
+                "nodes": {}, "edges": {}, "rounds": {}, "outputs": {}, "path": [], "memory": {}, "data": {}, "below": {},
+            });
+            self.changes.set.push((self.at.path(&[]), empty));
+            self.is_there = true;
+        }
+        self.changes.set.push((self.at.path(parts), value));
+    }
+
+    /// Forgets the parts of a step, which begins anew.
+    pub(super) fn forget_parts(&mut self, id: &str) {
+        self.set(&["below", id], Value::Null);
     }
 
     /// Where a node is.
@@ -177,8 +308,20 @@ impl Ledger {
     }
 
     pub(super) fn set_node(&mut self, id: &str, entry: Entry) {
-        let value = serde_json::to_value(&entry).unwrap_or_default();
-        self.changes.set.push((path(&["execution", "nodes", id]), value));
+        let before = self.nodes.get(id).map(|entry| serde_json::to_value(entry).unwrap_or_default());
+        match (before, serde_json::to_value(&entry).unwrap_or_default()) {
+            // Of a line that is there, what changed.
+            (Some(Value::Object(before)), Value::Object(now)) if before.keys().all(|key| now.contains_key(key)) => {
+                for (key, value) in now.into_iter().filter(|(key, value)| before.get(key) != Some(value)) {
+                    self.set(&["nodes", id, &key], value);
+                }
+            }
+            (_, now) => self.set(&["nodes", id], now),
+        }
+        match entry.status.is_waiting() {
+            true => drop(self.waiting.insert(id.to_owned())),
+            false => drop(self.waiting.remove(id)),
+        }
         self.nodes.insert(id.to_owned(), entry);
     }
 
@@ -186,46 +329,54 @@ impl Ledger {
         match decided {
             Some(decided) => {
                 let value = serde_json::to_value(decided).unwrap_or_default();
-                self.changes.set.push((path(&["execution", "edges", name]), value));
+                self.set(&["edges", name], value);
                 self.edges.insert(name.to_owned(), decided);
             }
             None => {
                 if self.edges.remove(name).is_some() {
                     let value = serde_json::to_value(&self.edges).unwrap_or_default();
-                    self.changes.set.push((path(&["execution", "edges"]), value));
+                    self.set(&["edges"], value);
                 }
             }
         }
     }
 
     pub(super) fn set_rounds(&mut self, name: &str, rounds: u32) {
-        self.changes.set.push((path(&["execution", "rounds", name]), rounds.into()));
+        self.set(&["rounds", name], rounds.into());
         self.rounds.insert(name.to_owned(), rounds);
     }
 
     pub(super) fn set_output(&mut self, name: &str, value: Value) {
-        self.changes.set.push((path(&["execution", "outputs", name]), value.clone()));
+        self.set(&["outputs", name], value.clone());
         self.outputs.insert(name.to_owned(), value);
     }
 
     pub(super) fn remember(&mut self, key: &str, value: Value) {
-        self.changes.set.push((path(&["memory", key]), value.clone()));
+        match self.at.is_root() {
+            true => self.changes.set.push((StatePath::root().key("memory").key(key), value.clone())),
+            false => self.set(&["memory", key], value.clone()),
+        }
         self.memory.insert(key.to_owned(), value);
     }
 
     pub(super) fn walked(&mut self, id: &str) {
         if self.path < MAX_PATH {
             self.path += 1;
-            self.changes.gained.push((path(&["execution", "path"]), vec![id.into()]));
+            self.changes.gained.push((self.at.path(&["path"]), vec![id.into()]));
         }
     }
 
     pub(super) fn set_error(&mut self, error: Value) {
-        self.changes.set.push((path(&["execution", "last_error"]), error));
+        self.changes.set.push((At::root().path(&["last_error"]), error));
     }
 
     pub(super) fn set_graph(&mut self, graph: &Graph) {
-        self.changes.set.push((path(&["execution", "graph"]), described(graph)));
+        self.set(&["graph"], described(graph));
+    }
+
+    /// Something of the whole run: `execution.NAME`.
+    pub(super) fn set_of_run(&mut self, parts: &[&str], value: Value) {
+        self.changes.set.push((At::root().path(parts), value));
     }
 
     /// What is not stored yet.
@@ -234,10 +385,34 @@ impl Ledger {
     }
 }
 
+/// What a part of the ledger says; nothing when it is not there.
+fn read_part<T: Default + for<'de> Deserialize<'de>>(part: Option<&Value>) -> serde_json::Result<T> {
+    part.map_or_else(|| Ok(T::default()), T::deserialize)
+}
+
 fn described(graph: &Graph) -> Value {
     let nodes: Map<String, Value> =
         graph.nodes.iter().map(|node| (node.id.clone(), graph.node_fingerprint(node).into())).collect();
     json!({
         "name": graph.name, "path": graph.path, "text": *graph.text, "fingerprint": graph.fingerprint(), "nodes": nodes,
     })
+}
+
+/// The beginning of the names of a step's parts: the round is part of it, but for the first.
+pub(super) fn scope(outer: &str, name: &str, round: u32) -> String {
+    if round == 0 { format!("{outer}{name}/") } else { format!("{outer}{name}#{round}/") }
+}
+
+/// The deepest parts of parts that are read (16).
+const MAX_DEPTH: usize = 16;
+
+fn read_parts(prefix: &str, below: &Value, depth: usize, out: &mut BTreeMap<String, Entry>) {
+    let Some(nodes) = below.get("nodes").and_then(Value::as_object).filter(|_| depth < MAX_DEPTH) else { return };
+    for (name, entry) in nodes {
+        let entry: Entry = serde_json::from_value(entry.clone()).unwrap_or_default();
+        if let Some(deeper) = below.get("below").and_then(|below| below.get(name)) {
+            read_parts(&scope(prefix, name, entry.iteration), deeper, depth + 1, out);
+        }
+        out.insert(format!("{prefix}{name}"), entry);
+    }
 }

@@ -1,32 +1,47 @@
 //! Running a graph, step by durable step. ARCHITECTURE.md, "A run, step by step", says how it hangs together.
+//!
+//! [`Runner`] starts and resumes runs, says what a resume will do and cost ([`Runner::preview`]), checks recorded sessions
+//! against today's graph ([`Runner::verify_replay`]) and runs a step again on a branch ([`Runner::rerun`]). [`answer`] answers
+//! questions, [`change_answer`] answers them anew, [`merge_back`] brings what a branch found home. [`Ledger`] is what a run knows of itself.
 
 mod action;
 mod actions;
+mod again;
+mod asked;
+mod budget;
+mod compare;
 mod error;
 mod fill;
 mod flow;
+mod forecast;
 mod ledger;
+mod parts;
 mod turn;
+mod wake;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use milepost::{Milepost, NewSession, Resume, Session, SessionId, State, Timestamp};
-use milepost_models::{Cancel, Model, Timer};
-use serde_json::{Map, Value};
+use milepost::{Event, Milepost, NewSession, Resume, Session, SessionId, State, Timestamp};
+use milepost_models::{Cancel, Model, Piece, Timer};
+use serde_json::{Map, Value, json};
 
-pub use action::{Action, Failed, Step};
-pub use actions::{Answered, answer};
+pub use action::{Action, Failed, OpenBecause, OpenPart, Step};
+pub use actions::{Answer, Answered, answer, change_answer};
+pub use again::{Again, MergeBack, Merged, merge_back};
+pub use asked::Asked;
+pub use budget::{Budget, Spent};
+pub use compare::{About, Break, Nearest, Replay};
 pub use error::{Error, Result};
+pub use forecast::{Basis, Forecast, Preview, StepForecast};
 pub use ledger::{Decided, Entry, Ledger, Status};
+pub use wake::wake;
 
 use crate::graph::{Graph, check};
-use turn::Turn;
-
-/// The kind of records that wake-ups are.
-const WAKEUP: &str = "wakeup";
-/// How long whoever claimed a wake-up has until another may, in milliseconds.
-const WAKEUP_LEASE_MS: i64 = 60_000;
+use budget::Purse;
+use ledger::At;
+use parts::{Journal, Parts};
+use turn::{Log, Turn};
 
 /// How a run ended, for now.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,6 +90,12 @@ pub type Changes = Vec<String>;
 /// Called before and after every append with the boundary's number; true stops the run there, as a kill would.
 pub type AtBoundary = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
+/// Called with a step's name and a piece of what a model says in it.
+pub type OnPiece = Arc<dyn Fn(&str, Piece<'_>) + Send + Sync>;
+
+/// Called with every event of a run when it is durable.
+pub type Watch = Arc<dyn Fn(SessionId, &Event) + Send + Sync>;
+
 /// Runs graphs on an engine.
 #[derive(Clone)]
 pub struct Runner {
@@ -85,7 +106,10 @@ pub struct Runner {
     cancel: Cancel,
     patience_ms: u64,
     grace_ms: u64,
+    budget: Option<Budget>,
+    heard: Option<OnPiece>,
     at_boundary: Option<AtBoundary>,
+    watch: Option<Watch>,
 }
 
 impl Runner {
@@ -99,7 +123,10 @@ impl Runner {
             cancel: Cancel::new(),
             patience_ms: 5000,
             grace_ms: 5000,
+            budget: None,
+            heard: None,
             at_boundary: None,
+            watch: None,
         }
     }
 
@@ -145,6 +172,20 @@ impl Runner {
         self
     }
 
+    /// With a budget for the session, in place of the graph's and of the one it had.
+    #[must_use]
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// Calls this with every piece of a model's answer as it arrives, and the step that asked.
+    #[must_use]
+    pub fn on_piece(mut self, heard: OnPiece) -> Self {
+        self.heard = Some(heard);
+        self
+    }
+
     /// Stops the run when it is cancelled.
     #[must_use]
     pub fn cancel(mut self, cancel: Cancel) -> Self {
@@ -156,6 +197,13 @@ impl Runner {
     #[must_use]
     pub fn at_boundary(mut self, hook: AtBoundary) -> Self {
         self.at_boundary = Some(hook);
+        self
+    }
+
+    /// Tells of every step as soon as what happened is durable.
+    #[must_use]
+    pub fn watch(mut self, hook: Watch) -> Self {
+        self.watch = Some(hook);
         self
     }
 
@@ -174,8 +222,33 @@ impl Runner {
         }
         let session = self.engine.create(new).await?;
         let id = session.id();
-        let end = self.run(session, graph.clone(), &BTreeMap::new(), false).await?;
+        let state = session.state().await?;
+        let end = self.run(session, graph.clone(), &state, &BTreeMap::new(), false).await?;
         Ok((id, end))
+    }
+
+    /// Begins a run in a session that is there and has none. `memory` stands over the graph's own.
+    pub async fn start_in(&self, id: SessionId, graph: &Graph, memory: Map<String, Value>) -> Result<End> {
+        let session = self.engine.resume(id, Resume::latest()).await?.session;
+        let mut state = session.state().await?;
+        if Ledger::graph_text(&state).is_some() {
+            session.release().await?;
+            let what = format!("running {} in session {id}", graph.name);
+            return Err(Error::refused(what, "it has a run of a graph already", "resume that, or begin a session"));
+        }
+        if let Value::Object(known) = state.section_mut("memory") {
+            known.extend(memory);
+        } else {
+            *state.section_mut("memory") = Value::Object(memory);
+        }
+        session.set_state(Ledger::initial(graph, state)).await?;
+        let state = session.state().await?;
+        self.run(session, graph.clone(), &state, &BTreeMap::new(), false).await
+    }
+
+    /// The graph that a session's run was begun with.
+    pub async fn recorded(&self, id: SessionId) -> Result<Graph> {
+        self.recorded_graph(&self.engine.store().state(id).await.map_err(milepost::Error::from)?)
     }
 
     /// Goes on with a run. Without a graph it goes on with the one it was begun with. `settle` says what somebody found
@@ -187,14 +260,16 @@ impl Runner {
         graph: Option<&Graph>,
         settle: &BTreeMap<String, Settle>,
     ) -> Result<(End, Changes)> {
-        let state = self.engine.store().state(id).await.map_err(milepost::Error::from)?;
+        let state = self.state_to_resume(id, &how).await?;
         let graph = match graph {
             Some(graph) => graph.clone(),
             None => self.recorded_graph(&state)?,
         };
-        let changes = compare(&graph, &state)?;
-        let resumed = self.engine.resume(id, how).await?;
-        let end = self.run(resumed.session, graph, settle, !changes.is_empty()).await?;
+        let changes = self.accept(id, &graph, &state, &how).await?;
+        drop(state);
+        // A run reads what is stored, whatever its caller is to be shown.
+        let resumed = self.engine.resume(id, Resume { reveal: false, ..how }).await?;
+        let end = self.run(resumed.session, graph, &resumed.state, settle, !changes.is_empty()).await?;
         Ok((end, changes))
     }
 
@@ -210,29 +285,53 @@ impl Runner {
         &self,
         session: Session,
         graph: Graph,
+        state: &State,
         settle: &BTreeMap<String, Settle>,
         is_changed: bool,
     ) -> Result<End> {
-        let state = session.state().await?;
-        let ledger = Ledger::read(&state)?;
-        let mut actions = self.actions.clone();
-        actions.insert("model".to_owned(), actions::model(self.models.clone()));
-        let missing = graph.nodes.iter().find(|node| node.action != "set" && !actions.contains_key(&node.action));
-        if let Some(node) = missing {
-            let what = format!("running {}", graph.name);
-            let why = format!("node {} wants the action {:?}, which this program does not have", node.id, node.action);
-            return Err(Error::refused(what, why, "run it with the program that has it"));
+        let mut ledger = Ledger::read(state)?;
+        for (key, value) in &graph.memory {
+            if !ledger.memory().contains_key(key) {
+                ledger.remember(key, value.clone());
+            }
         }
+        let actions = self.all_actions();
+        has_actions(&graph, &actions)?;
+        let budget = budget::choose(self.budget, graph.budget, state);
+        let purse = Arc::new(Purse::new(budget, budget::recorded(state, None).unwrap_or_default()));
         let head = session.info().await.head.to_string();
-        let mut turn = Turn::new(self, session, graph, ledger, actions, head);
+        let (journal, notes) = Journal::new();
+        let parts = Parts {
+            engine: self.engine.clone(),
+            journal,
+            session: session.id(),
+            head,
+            at: At::root(),
+            scope: String::new(),
+            node: String::new(),
+            settle: Arc::new(settle.clone()),
+            path: graph.path.as_str().into(),
+            policy: Arc::new(session.policy().clone()),
+            grace_ms: self.grace_ms,
+        };
+        let id = session.id();
+        let asked = self.asked_to_wake(id).await?;
+        let mut turn = Turn::new(self, Log::Session(session), graph, ledger, actions, parts, purse);
+        turn.listen(notes);
+        turn.has_heard(asked);
         if is_changed {
             turn.note_graph();
         }
-        let end = turn.go(settle).await;
-        let session = turn.into_session();
+        turn.note_budget(state, budget);
+        let end = turn.go().await;
+        let Some(session) = turn.into_session() else {
+            return Err(Error::refused(format!("running session {id}"), "it is held by nobody", "resume it"));
+        };
         match end {
             Ok(end) => {
-                self.note_wakeup(session.id(), &end).await?;
+                if !matches!(end, End::Waiting { .. }) {
+                    self.forget_wakeup(session.id()).await?;
+                }
                 session.release().await?;
                 Ok(end)
             }
@@ -246,65 +345,30 @@ impl Runner {
         }
     }
 
-    /// Notes when a waiting run is to go on, and forgets the note of one that does not wait.
-    async fn note_wakeup(&self, id: SessionId, end: &End) -> Result<()> {
-        let store = self.engine.store();
-        let key = id.to_string();
-        let known = store.record(WAKEUP, &key).await.map_err(milepost::Error::from)?;
-        let version = known.map(|record| record.version);
-        let stored = match (end, version) {
-            (End::Waiting { until: Some(until), .. }, version) => {
-                store.put_record(WAKEUP, &key, version, Some(*until), b"{}").await.map(drop)
-            }
-            (_, Some(version)) => store.delete_record(WAKEUP, &key, version).await,
-            (_, None) => Ok(()),
-        };
-        Ok(stored.map_err(milepost::Error::from)?)
-    }
-
-    /// The sessions whose waits are over, claimed for this process: nobody else is given them for a minute.
-    pub async fn claim_due(&self, limit: usize) -> Result<Vec<SessionId>> {
-        let store = self.engine.store();
-        let now = self.engine.source().now();
-        let mut claimed = Vec::new();
-        for record in store.records_due(WAKEUP, now, limit).await.map_err(milepost::Error::from)? {
-            let again = now.plus_ms(WAKEUP_LEASE_MS);
-            let taken = store.put_record(WAKEUP, &record.key, Some(record.version), Some(again), &record.value).await;
-            if let (Ok(_), Ok(id)) = (taken, record.key.parse()) {
-                claimed.push(id);
-            }
+    /// Every action: built in, one's own, and those that need the runner's models.
+    fn all_actions(&self) -> BTreeMap<String, Arc<dyn Action>> {
+        let mut all = self.actions.clone();
+        for (name, action) in actions::of_runner(self) {
+            all.entry(name).or_insert(action);
         }
-        Ok(claimed)
+        all
     }
 }
 
-/// What is different about a graph since its run began. A step that was begun and is another now is an error.
-fn compare(graph: &Graph, state: &State) -> Result<Changes> {
-    let ledger = Ledger::read(state)?;
-    let before = Ledger::fingerprints(state);
-    let mut changes = Vec::new();
-    for (id, print) in &before {
-        let status = ledger.status(id);
-        let is_open = matches!(status, Status::Running | Status::Retrying | Status::Waiting | Status::Uncertain);
-        match graph.find(id).map(|number| graph.node_fingerprint(&graph.nodes[number])) {
-            None if is_open => {
-                let difference = "the graph has no such node any more".to_owned();
-                return Err(Error::Changed { node: id.clone(), difference });
-            }
-            None => changes.push(format!("node {id} is gone")),
-            Some(now) if now == *print => {}
-            Some(_) if is_open => {
-                let difference = "its action, parameters or output are others now".to_owned();
-                return Err(Error::Changed { node: id.clone(), difference });
-            }
-            Some(_) if status == Status::Completed => {
-                changes.push(format!("node {id} is another, and was done as it was"));
-            }
-            Some(_) => changes.push(format!("node {id} is another")),
+/// The key of a step: the same for every attempt and after every crash, another after a restore.
+fn step_key(session: SessionId, head: &str, name: &str, iteration: u32) -> String {
+    let named = json!([session.to_string(), head, name, iteration]);
+    milepost_model::Hash(milepost_model::hash_value(&named)).to_string()[..32].to_owned()
+}
+
+fn has_actions(graph: &Graph, actions: &BTreeMap<String, Arc<dyn Action>>) -> Result<()> {
+    let missing = graph.nodes.iter().find(|node| node.action != "set" && !actions.contains_key(&node.action));
+    match missing {
+        None => Ok(()),
+        Some(node) => {
+            let what = format!("running {}", graph.name);
+            let why = format!("node {} wants the action {:?}, which this program does not have", node.id, node.action);
+            Err(Error::refused(what, why, "run it with the program that has it"))
         }
     }
-    changes.extend(
-        graph.nodes.iter().filter(|node| !before.contains_key(&node.id)).map(|node| format!("node {} is new", node.id)),
-    );
-    Ok(changes)
 }

@@ -153,6 +153,12 @@ fn the_schema_says_what_the_reader_takes() {
     }
     let conditions = schema["$defs"]["node"]["allOf"].as_array().unwrap();
     assert_eq!(conditions.len(), actions::ACTIONS.len());
+    for (condition, action) in conditions.iter().zip(actions::ACTIONS) {
+        // Where an editor is told that parameters are needed, the reader needs them too.
+        let text = format!("nodes:\n  a: {{action: {}}}\n", action.name);
+        let is_wrong = check("g.yaml".as_ref(), &text, &[]).graph.is_none();
+        assert_eq!(condition["then"]["anyOf"].is_array(), is_wrong, "{}", action.name);
+    }
     let written =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/graph.schema.json")).unwrap();
     let published: serde_json::Value = serde_json::from_str(&written).unwrap();
@@ -180,6 +186,25 @@ fn every_action_is_taken_with_its_parameters() {
         ("ask", json!({"question": "?", "choices": ["a", "b"], "timeout": "1d", "default": "a"})),
         ("approve", json!({"question": "?", "timeout": "1d", "default": "no"})),
         ("model", json!({"prompt": "?", "model": "openai/x", "system": "s", "max_tokens": 5, "json": true})),
+        (
+            "agent",
+            json!({"prompt": "?", "model": "openai/x", "system": "s", "max_tokens": 5, "json": true, "max_turns": 3, "max_result_bytes": 10, "checkpoint_every": 2, "tools": [
+                "shell", "http", "ask",
+                {"name": "t", "description": "d", "action": "shell", "with": {"command": "echo {{ input.x }}"}, "input": {"x": "what"}, "idempotent": true, "timeout": "5s"},
+                {"mcp": {"argv": ["server"], "env": ["USER"], "set": {"A": "b"}, "cwd": "."}, "only": ["x"], "idempotent": true, "timeout": "5s"},
+            ]}),
+        ),
+        (
+            "checks",
+            json!({"checks": {"build": "make", "test": {"argv": ["make", "test"], "ok": [0, 2]}}, "prompt": "?", "model": "openai/x", "system": "s", "max_tokens": 5, "tools": ["shell"], "rounds": 3, "max_turns": 3, "max_result_bytes": 10, "timeout": "5m"}),
+        ),
+        (
+            "mcp",
+            json!({"url": "https://example.com/mcp", "tool": "t", "arguments": {"a": ["{{ node }}"]}, "headers": {"A": "b"}, "max_output_bytes": 10}),
+        ),
+        ("mcp", json!({"argv": ["server"], "tool": "t", "cwd": ".", "env": ["USER"], "set": {"A": "b"}})),
+        ("graph", json!({"file": "inner.yaml", "memory": {"a": 1}})),
+        ("graph", json!({"graph": {"nodes": {"a": {"action": "wait", "with": {"for": "1s"}}}}})),
     ] {
         let text = json!({"nodes": {"a": {"action": action, "with": with}}}).to_string();
         let checked = check("g.json".as_ref(), &text, &[]);
@@ -188,9 +213,11 @@ fn every_action_is_taken_with_its_parameters() {
 }
 
 #[test]
-fn the_example_has_nothing_wrong() {
-    let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/research.yaml"));
-    let checked = check(path, &std::fs::read_to_string(path).unwrap(), &[]);
-    assert!(checked.found.is_empty(), "{:?}", checked.found);
-    assert_eq!(checked.graph.unwrap().starts(), [0, 1]);
+fn the_examples_have_nothing_wrong() {
+    for (name, starts) in [("research.yaml", &[0, 1][..]), ("mend.yaml", &[0])] {
+        let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples")).join(name);
+        let checked = check(&path, &std::fs::read_to_string(&path).unwrap(), &[]);
+        assert!(checked.found.is_empty(), "{:?}", checked.found);
+        assert_eq!(checked.graph.unwrap().starts(), starts);
+    }
 }

@@ -1,15 +1,32 @@
 //! Graphs and plans, through the public face.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+mod again;
+mod agents;
+mod budgets;
+mod chats;
+mod checking;
 mod drawing;
 mod expressions;
 mod files;
+mod inside;
+mod kills;
+mod leases;
+mod mcps;
 mod mistakes;
 mod people;
+mod receiver;
+mod research;
+mod retries;
+mod roles;
 mod runs;
 mod shells;
 mod support;
 mod sweep;
+mod triggers;
+mod wakes;
+mod windows;
+mod wires;
 
 #[test]
 fn no_file_is_forgotten() {

@@ -158,7 +158,7 @@ fn keys_and_values_that_are_not_known() {
     Error g.yaml:2:73: max_response_bytes: "0" does not fit; write a whole number from 1 to 67108864
     "#);
     assert_snapshot!(told("nodes:\n  a: {with: {command: ls}}\nedgs: []\n"), @r#"
-    Error g.yaml:2:3: a: it has no action; write action: and one of shell, http, set, wait, ask, approve, model
+    Error g.yaml:2:3: a: it has no action; write action: and one of shell, http, set, wait, ask, approve, model, agent, checks, mcp, graph
     Error g.yaml:3:1: there is no key "edgs"; did you mean edges?
     "#);
     assert_snapshot!(told("nodes:\n  my-node: {action: set, with: {1x: 1}}\n"), @r#"

@@ -1,6 +1,6 @@
 //! Waiting for people and for time.
 
-use milepost_run::run::{Answered, End, answer};
+use milepost_run::run::{Answer, Answered, End, answer, change_answer};
 use serde_json::json;
 
 use crate::support::{Scene, completed};
@@ -74,6 +74,40 @@ async fn what_is_not_approved_pauses_the_run() {
 }
 
 #[tokio::test]
+async fn what_was_denied_can_be_approved_until_the_run_has_gone_on() {
+    let scene = Scene::new();
+    let (id, _) = scene.start("nodes:\n  ok: {action: approve, with: {question: 'Ship?'}}\n").await;
+    let engine = scene.engine().await;
+    assert_eq!(change_answer(&engine, id, "ok", 0, "no", "kim").await.unwrap(), None, "there was none before");
+    assert!(matches!(scene.resume(id).await, End::Paused { .. }));
+    assert!(matches!(scene.resume(id).await, End::Paused { .. }), "the answer stays until it is changed");
+    let before = change_answer(&engine, id, "ok", 0, "yes", "lee").await.unwrap();
+    assert_eq!(before, Some(Answer { answer: "no".into(), by: "kim".into() }));
+    completed(&scene.resume(id).await);
+    assert_eq!(scene.section(id, "execution").await["outputs"]["ok"], json!({"approved": true, "by": "lee"}));
+    let error = change_answer(&engine, id, "ok", 0, "no", "kim").await.unwrap_err().to_string();
+    assert!(error.contains("the run has gone on with it"), "{error}");
+    let long = change_answer(&engine, id, "ok", 1, &"x".repeat(70_000), "kim").await.unwrap_err().to_string();
+    assert!(long.contains("MAX_ANSWER_BYTES"), "{long}");
+}
+
+#[tokio::test]
+async fn an_answer_that_led_elsewhere_is_not_changed() {
+    let scene = Scene::new();
+    let text = "
+nodes:
+  ok: {action: approve, with: {question: 'Ship?'}, on_error: go_on}
+  held: {action: ask, with: {question: 'Why not?'}}
+edges: [{from: ok, to: held, when: failed}]
+";
+    let (id, _) = scene.start(text).await;
+    let engine = scene.engine().await;
+    answer(&engine, id, "ok", 0, "no", "kim").await.unwrap();
+    assert!(matches!(scene.resume(id).await, End::Waiting { .. }));
+    assert!(change_answer(&engine, id, "ok", 0, "yes", "kim").await.is_err());
+}
+
+#[tokio::test]
 async fn a_short_wait_is_waited_out_and_a_long_one_ends_the_turn() {
     let scene = Scene::new();
     let (_, end) = scene.start("nodes:\n  a: {action: wait, with: {for: 3s}}\n").await;
@@ -85,4 +119,53 @@ async fn a_short_wait_is_waited_out_and_a_long_one_ends_the_turn() {
     completed(&scene.resume(id).await);
     let (_, end) = scene.start("nodes:\n  a: {action: wait, with: {until: soon}}\n").await;
     assert!(matches!(&end, End::Paused { why, .. } if why.contains("not a date")), "{end:?}");
+}
+
+/// Whichever process is alive when a wait is over goes on with it, and only one does.
+#[tokio::test]
+async fn a_wait_that_is_over_is_given_to_one_process() {
+    let scene = Scene::new();
+    let mut waiting = Vec::new();
+    for _ in 0..5 {
+        waiting.push(scene.start("nodes:\n  a: {action: wait, with: {for: 1h}}\n").await.0);
+    }
+    scene.clock.advance_ms(3_600_000);
+    let (one, other) = (scene.engine().await, scene.engine().await);
+    let (one, other) = (scene.runner(&one), scene.runner(&other));
+    let (mine, theirs) = tokio::join!(one.claim_due(10), other.claim_due(10));
+    let mut claimed = [mine.unwrap(), theirs.unwrap()].concat();
+    claimed.sort();
+    waiting.sort();
+    assert_eq!(claimed, waiting);
+    // Who claimed it died: another may, later.
+    assert!(one.claim_due(10).await.unwrap().is_empty());
+    scene.clock.advance_ms(60_001);
+    assert_eq!(other.claim_due(10).await.unwrap().len(), 5);
+}
+
+/// A yes belongs to what was asked: after the session was set back, and the draft written anew, it is asked for again.
+#[tokio::test]
+async fn an_approval_does_not_count_on_another_timeline() {
+    let scene = Scene::new();
+    let text = "
+nodes:
+  draft: {action: keyed}
+  ok: {action: approve, with: {question: 'Ship?'}, needs: draft}
+  ship: {action: effect, needs: ok}
+";
+    let (id, _) = scene.start(text).await;
+    let engine = scene.engine().await;
+    answer(&engine, id, "ok", 0, "yes", "kim").await.unwrap();
+    completed(&scene.resume(id).await);
+    let marks = engine.store().marks(id, &Default::default()).await.unwrap();
+    let before = marks.iter().find(|mark| mark.checkpoint.description.as_deref() == Some("before draft")).unwrap();
+    let point = milepost::Point::Checkpoint(before.checkpoint.id);
+    let how = milepost::Resume { take_over: true, reopen: true, ..milepost::Resume::from(point) };
+    let runner = scene.runner(&engine);
+    let (end, _) = runner.resume(id, how, None, &Default::default()).await.unwrap();
+    assert!(matches!(end, End::Waiting { .. }), "the yes was meant for the draft of then: {end:?}");
+    assert_eq!(scene.effects.counts()["ship"], (1, 1));
+    answer(&engine, id, "ok", 0, "yes", "lee").await.unwrap();
+    completed(&scene.resume(id).await);
+    assert_eq!(scene.effects.counts()["ship"], (2, 2));
 }

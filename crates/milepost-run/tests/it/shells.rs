@@ -84,8 +84,10 @@ async fn a_command_and_its_children_end_when_their_time_is_over() {
         pid.display()
     );
     let node = json!({"action": "shell", "timeout": "300ms", "retry": 1, "with": {"command": command}});
-    let (_, end) = scene.start(&json!({"nodes": {"a": node}}).to_string()).await;
-    assert!(matches!(&end, End::Paused { why, .. } if why == "it took longer than its timeout, 300 ms"), "{end:?}");
+    let (id, end) = scene.start(&json!({"nodes": {"a": node}}).to_string()).await;
+    assert!(matches!(&end, End::Uncertain { steps } if steps[0].0 == "a"), "{end:?}");
+    let error = scene.section(id, "execution").await["nodes"]["a"]["error"].clone();
+    assert_eq!(error, "it took longer than its timeout, 300 ms");
     let child = std::fs::read_to_string(&pid).unwrap();
     let path = format!("/proc/{}/stat", child.trim());
     for _ in 0..200 {
@@ -100,12 +102,53 @@ async fn a_command_and_its_children_end_when_their_time_is_over() {
 
 #[tokio::test]
 async fn a_command_that_shows_no_sign_of_life_is_ended() {
-    let (_, end, _) = shell(json!({"command": "echo hi; sleep 60"}), json!({"no_progress": "200ms"})).await;
+    let quiet = json!({"no_progress": "200ms", "idempotent": true});
+    let (_, end, _) = shell(json!({"command": "echo hi; sleep 60"}), quiet).await;
     assert!(matches!(&end, End::Paused { why, .. } if why == "it gave no sign of life for 200 ms"), "{end:?}");
     let (_, end, _) =
         shell(json!({"command": "for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done"}), json!({"no_progress": "3s"}))
             .await;
     completed(&end);
+}
+
+/// A command that had to be ended may have done what it was for: it is not silently run again.
+#[tokio::test]
+async fn a_command_that_had_to_be_ended_is_asked_about_unless_it_may_run_again() {
+    for (command, more) in [
+        ("echo run >> $LOG; sleep 60", json!({"timeout": "300ms"})),
+        ("echo run >> $LOG; sleep 60", json!({"no_progress": "300ms"})),
+        ("echo run >> $LOG; kill -9 $$", json!({})),
+    ] {
+        for (idempotent, times) in [(false, 1), (true, 3)] {
+            let scene = Scene::new();
+            let log = scene.dir.path().join("log").display().to_string();
+            let mut node = json!({
+                "action": "shell", "with": {"command": command, "set": {"LOG": log}}, "idempotent": idempotent,
+                "retry": {"attempts": 3, "backoff": "1ms"},
+            });
+            node.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let (_, end) = scene.start(&json!({"nodes": {"a": node}}).to_string()).await;
+            let ran = std::fs::read_to_string(&log).unwrap().lines().count();
+            assert_eq!(ran, times, "{command} {more}: {end:?}");
+            assert_eq!(matches!(end, End::Uncertain { .. }), !idempotent, "{end:?}");
+        }
+    }
+}
+
+/// A command that leaves something running is over when it is; what it left ends with it.
+#[tokio::test]
+async fn a_command_does_not_wait_for_what_it_left_running() {
+    let scene = Scene::new();
+    let pid = scene.dir.path().join("pid");
+    let command = format!("sleep 600 & echo $! > {}; echo hi", pid.display());
+    let node = json!({"action": "shell", "timeout": "60s", "with": {"command": command}});
+    let (id, end) = scene.start(&json!({"nodes": {"a": node}}).to_string()).await;
+    completed(&end);
+    assert_eq!(scene.section(id, "execution").await["outputs"]["a"]["stdout"], "hi\n");
+    let path = format!("/proc/{}/stat", std::fs::read_to_string(&pid).unwrap().trim());
+    while std::fs::read_to_string(&path).is_ok_and(|stat| !stat.contains(") Z ")) {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]
@@ -141,4 +184,25 @@ async fn a_request_carries_its_key_and_its_answer_is_read() {
         "{}",
         seen[1]
     );
+}
+
+#[tokio::test]
+async fn a_response_without_end_is_cut() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut part = vec![0u8; 4096];
+        let _ = stream.read(&mut part).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        // Until the other side has had enough.
+        while stream.write_all(&[b'x'; 8192]).await.is_ok() {}
+    });
+    let scene = Scene::new();
+    let node = json!({"action": "http", "retry": 1, "with": {"url": url, "max_response_bytes": 100_000}});
+    let (id, end) = scene.start(&json!({"nodes": {"a": node}}).to_string()).await;
+    completed(&end);
+    let output = scene.section(id, "execution").await["outputs"]["a"].clone();
+    assert_eq!((output["body"].as_str().unwrap().len(), &output["truncated"]), (100_000, &json!(true)));
+    server.await.unwrap();
 }

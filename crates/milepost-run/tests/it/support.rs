@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use milepost::model::{ManualClock, Source, Timestamp};
-use milepost::{EngineOptions, Milepost, NewSession, Resume, SessionId};
-use milepost_models::Timer;
+use milepost::model::{Channel, ManualClock, Message, Role, Source, Timestamp};
+use milepost::{EngineOptions, MessageQuery, Milepost, NewSession, Resume, SessionId};
+use milepost_models::{Cancel, Heard, Model, Outcome, Request, Scripted, Timer};
 use milepost_run::graph::actions::Repeat;
 use milepost_run::graph::{Graph, check};
-use milepost_run::run::{Action, Changes, End, Error, Failed, Runner, Settle, Step};
+use milepost_run::run::{Action, Changes, End, Error, Failed, Ledger, Runner, Settle, Status, Step};
 use serde_json::{Value, json};
 
 pub struct Scene {
     pub dir: tempfile::TempDir,
     pub clock: Arc<ManualClock>,
-    options: EngineOptions,
+    pub options: EngineOptions,
     pub effects: Arc<Effects>,
 }
 
@@ -71,6 +71,57 @@ impl Action for Counted {
     }
 }
 
+/// A scripted model that remembers what it was given.
+#[derive(Debug)]
+pub struct Overheard {
+    script: Scripted,
+    given: Mutex<Vec<Request>>,
+    /// Its replies come one after the other, whatever of the conversation it is given.
+    in_order: bool,
+}
+
+impl Overheard {
+    pub fn new(script: &str) -> Arc<Self> {
+        let script = Scripted::parse("script.yaml".as_ref(), script, Timer::none()).unwrap();
+        Arc::new(Self { script, given: Mutex::default(), in_order: false })
+    }
+
+    pub fn in_order(script: &str) -> Arc<Self> {
+        let script = Scripted::parse("script.yaml".as_ref(), script, Timer::none()).unwrap();
+        Arc::new(Self { script, given: Mutex::default(), in_order: true })
+    }
+
+    pub fn given(&self) -> Vec<Request> {
+        self.given.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl Model for Overheard {
+    fn name(&self) -> &str {
+        "gpt-4o"
+    }
+
+    async fn ask(
+        &self,
+        request: &Request,
+        cancel: &Cancel,
+        heard: Heard<'_>,
+    ) -> Result<Outcome, milepost_models::Error> {
+        let number = {
+            let mut given = self.given.lock().unwrap();
+            given.push(request.clone());
+            given.len() - 1
+        };
+        if self.in_order {
+            let answered = std::iter::repeat_n(Message::new(Role::Assistant, "so far"), number);
+            let told = Request::new(std::iter::once(Message::new(Role::User, "go")).chain(answered).collect());
+            return self.script.ask(&told, cancel, heard).await;
+        }
+        self.script.ask(request, cancel, heard).await
+    }
+}
+
 impl Scene {
     pub fn new() -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp(1_767_225_600_000)));
@@ -91,6 +142,27 @@ impl Scene {
             .action("effect", counted(Repeat::Effect))
             .action("keyed", counted(Repeat::Idempotent))
             .timer(Timer::moving(self.clock.clone()))
+    }
+
+    /// A runner whose model answers from a script.
+    pub fn scripted(&self, engine: &Milepost, script: &str) -> Runner {
+        let source = engine.source().clone();
+        let model = Scripted::parse("script.yaml".as_ref(), script, Timer::none()).unwrap().with_source(source);
+        self.runner(engine).model(Arc::new(model))
+    }
+
+    /// What was said in a channel.
+    pub async fn said(&self, id: SessionId, channel: &str) -> Vec<Message> {
+        let query = MessageQuery { channel: Some(Channel::new(channel).unwrap()), ..MessageQuery::default() };
+        let stored = self.engine().await.store().messages(id, &query).await.unwrap();
+        stored.into_iter().map(|stored| stored.message).collect()
+    }
+
+    /// The steps of the ledger, parts of steps included, with where they are.
+    pub async fn steps(&self, id: SessionId) -> Vec<(String, Status)> {
+        let state = self.engine().await.store().state(id).await.unwrap();
+        let ledger = Ledger::read(&state).unwrap();
+        ledger.nodes().map(|(name, entry)| (name.to_owned(), entry.status)).collect()
     }
 
     pub async fn start(&self, text: &str) -> (SessionId, End) {

@@ -104,7 +104,7 @@ async fn a_kill_at_any_boundary_loses_nothing_and_repeats_nothing() {
     // The first turn, up to the question; and the one after the answer.
     for first in [1, 101] {
         let mut stop = first;
-        while killed_at(stop).await {
+        while Box::pin(killed_at(stop)).await {
             (stop, stops) = (stop + 1, stops + 1);
         }
     }

@@ -1,7 +1,7 @@
 //! A request over HTTP. The step's key travels in the header `Idempotency-Key`.
 
 use async_trait::async_trait;
-use milepost_models::http_client;
+use milepost_models::{http_client, retry_after};
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
@@ -11,6 +11,8 @@ use crate::run::action::{Action, Failed, Step};
 
 /// How much of a response is kept unless the node says otherwise (1 MiB).
 const MAX_RESPONSE_BYTES: u64 = 1 << 20;
+/// What a server may ask to wait without that being a limit, in milliseconds (5 seconds).
+const MAX_SHORT_MS: i64 = 5000;
 
 #[derive(Default)]
 pub(super) struct Http {
@@ -51,12 +53,17 @@ impl Action for Http {
             (None, None) => {}
         }
         let exchange = async {
-            let mut response = request.send().await.map_err(|error| told(&error))?;
+            // Without a connection nothing was sent; after that, it may have arrived.
+            let mut response =
+                request.send().await.map_err(|error| match error.is_connect() || error.is_builder() {
+                    true => Failed::Transient(told(&error)),
+                    false => Failed::Uncertain(told(&error)),
+                })?;
             step.progress();
             let limit = parameters.get("max_response_bytes").and_then(Value::as_u64).unwrap_or(MAX_RESPONSE_BYTES);
             let limit = usize::try_from(limit).unwrap_or(usize::MAX);
             let (mut body, mut truncated) = (Vec::new(), false);
-            while let Some(chunk) = response.chunk().await.map_err(|error| told(&error))? {
+            while let Some(chunk) = response.chunk().await.map_err(|error| Failed::Uncertain(told(&error)))? {
                 step.progress();
                 let room = limit.saturating_sub(body.len()).min(chunk.len());
                 body.extend_from_slice(&chunk[..room]);
@@ -68,14 +75,22 @@ impl Action for Http {
             Ok((response, body, truncated))
         };
         let (response, body, truncated) = tokio::select! {
-            exchange = exchange => exchange.map_err(Failed::Transient)?,
-            () = step.cancel.cancelled() => return Err(Failed::Transient("it was told to end".to_owned())),
+            exchange = exchange => exchange?,
+            () = step.cancel.cancelled() => return Err(Failed::Uncertain("it was told to end".to_owned())),
         };
         let status = response.status().as_u16();
         let ok = numbers(parameters, "ok");
         let is_ok = ok.map_or((200..300).contains(&status), |ok| ok.contains(&u64::from(status)));
         if !is_ok {
             let why = format!("the server answered with status {status}");
+            // Whoever says when to come again is not asked before. A short while is a failed attempt: those have an end.
+            let now = step.parts.engine.source().now();
+            if matches!(status, 429 | 503)
+                && let Some(until) = retry_after(response.headers(), now)
+                && until.since_ms(now) > MAX_SHORT_MS
+            {
+                return Err(Failed::Limited { until, why });
+            }
             let is_final = (400..500).contains(&status) && !matches!(status, 408 | 409 | 425 | 429);
             return Err(if is_final { Failed::Fatal(why) } else { Failed::Transient(why) });
         }
@@ -93,6 +108,10 @@ impl Action for Http {
 /// An error and its cause, without the URL, which may hold a secret.
 fn told(error: &reqwest::Error) -> String {
     let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-    let what = if error.is_timeout() { "it took too long" } else { "the server cannot be reached" };
+    let what = match error {
+        error if error.is_timeout() => "it took too long",
+        error if error.is_connect() => "the server cannot be reached",
+        _ => "the server was lost in the middle",
+    };
     if cause.is_empty() { what.to_owned() } else { format!("{what}: {cause}") }
 }

@@ -1,9 +1,16 @@
 //! The built-in actions.
 
+mod agent;
+mod checks;
+mod group;
 mod http;
+mod mcp;
 mod model;
 mod people;
 mod shell;
+mod sub;
+mod tools;
+mod window;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,25 +18,36 @@ use std::sync::Arc;
 use milepost::Milepost;
 use serde_json::Value;
 
+use super::Runner;
 use super::action::Action;
 
 pub(super) use model::Models;
-pub use people::{Answered, answer};
+pub use people::{Answer, Answered, answer, change_answer};
 
 /// All built-in actions by name, but `set`, which the run does itself.
 pub(super) fn built_in(engine: &Milepost) -> BTreeMap<String, Arc<dyn Action>> {
     let mut all: BTreeMap<String, Arc<dyn Action>> = BTreeMap::new();
     all.insert("shell".to_owned(), Arc::new(shell::Shell));
     all.insert("http".to_owned(), Arc::new(http::Http::default()));
+    all.insert("mcp".to_owned(), Arc::new(mcp::Mcp));
     all.insert("wait".to_owned(), Arc::new(people::Wait));
     all.insert("ask".to_owned(), Arc::new(people::Ask { engine: engine.clone() }));
     all.insert("approve".to_owned(), Arc::new(people::Approve { engine: engine.clone() }));
     all
 }
 
-/// The action `model`, with the models that it may ask.
-pub(super) fn model(models: Models) -> Arc<dyn Action> {
-    Arc::new(model::Ask { models })
+/// The actions that need what the runner was given: models, other actions, itself.
+pub(super) fn of_runner(runner: &Runner) -> Vec<(String, Arc<dyn Action>)> {
+    let mut models = runner.models.clone();
+    models.heard.clone_from(&runner.heard);
+    let agent = agent::Agent { models: models.clone(), actions: runner.actions.clone() };
+    let all: [(&str, Arc<dyn Action>); 4] = [
+        ("model", Arc::new(model::Ask { models })),
+        ("checks", Arc::new(checks::Checks { agent: agent.clone() })),
+        ("agent", Arc::new(agent)),
+        ("graph", Arc::new(sub::Sub { runner: runner.clone() })),
+    ];
+    all.into_iter().map(|(name, action)| (name.to_owned(), action)).collect()
 }
 
 fn text<'v>(parameters: &'v Value, key: &str) -> Option<&'v str> {

@@ -5,40 +5,24 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
+use tokio::time::timeout;
 
-use super::{numbers, pairs, text, texts};
+use super::group::{Group, confine};
+use super::{numbers, text, texts};
 use crate::run::action::{Action, Failed, Step};
 
-/// The variables that every command sees.
-const ALWAYS: &[&str] = &["PATH", "HOME", "LANG", "TMPDIR"];
 /// How much of each stream is kept unless the node says otherwise (1 MiB).
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 /// How long a command may take to end when it is asked to, in milliseconds.
 const GRACE_MS: u64 = 3000;
+/// How long what a command left running may hold its streams open, in milliseconds.
+const LINGER_MS: u64 = 500;
 
 pub(super) struct Shell;
-
-/// Ends a whole process group when it is dropped.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn signal(&self, signal: Signal) {
-        if let Some(pid) = self.0 {
-            // The group may be gone, which is what is wanted.
-            let _ = kill_process_group(pid, signal);
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.signal(Signal::KILL);
-    }
-}
 
 fn command(step: &Step) -> Result<Command, Failed> {
     let parameters = &step.parameters;
@@ -58,39 +42,38 @@ fn command(step: &Step) -> Result<Command, Failed> {
             command
         }
     };
-    command.env_clear();
-    for name in ALWAYS.iter().map(|name| (*name).to_owned()).chain(texts(parameters, "env")) {
-        if let Some(value) = std::env::var_os(&name) {
-            command.env(name, value);
-        }
-    }
-    command.envs(pairs(parameters, "set"));
-    command.env("MILEPOST_IDEMPOTENCY_KEY", &step.key);
-    command.env("MILEPOST_SESSION", step.session.to_string());
-    command.env("MILEPOST_NODE", &step.node);
-    command.env("MILEPOST_ATTEMPT", step.attempt.to_string());
-    if let Some(directory) = text(parameters, "cwd") {
-        command.current_dir(directory);
-    }
+    confine(&mut command, parameters, step);
     command.stdin(if text(parameters, "stdin").is_some() { Stdio::piped() } else { Stdio::null() });
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     Ok(command)
 }
 
-/// Reads a stream to its end and keeps the beginning of it.
-async fn keep(mut stream: impl AsyncRead + Unpin, limit: usize, step: &Step) -> (Vec<u8>, bool) {
-    let (mut kept, mut truncated) = (Vec::new(), false);
-    let mut part = [0u8; 8192];
-    while let Ok(count) = stream.read(&mut part).await {
-        if count == 0 {
-            break;
+/// What is kept of a stream.
+#[derive(Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    is_cut: bool,
+}
+
+impl Kept {
+    /// Reads a stream to its end and keeps the beginning of it.
+    async fn read(&mut self, stream: Option<impl AsyncRead + Unpin>, limit: usize, step: &Step) {
+        let Some(mut stream) = stream else { return };
+        let mut part = [0u8; 8192];
+        while let Ok(count) = stream.read(&mut part).await {
+            if count == 0 {
+                break;
+            }
+            step.progress();
+            let room = limit.saturating_sub(self.bytes.len()).min(count);
+            self.bytes.extend_from_slice(&part[..room]);
+            self.is_cut |= room < count;
         }
-        step.progress();
-        let room = limit.saturating_sub(kept.len()).min(count);
-        kept.extend_from_slice(&part[..room]);
-        truncated |= room < count;
     }
-    (kept, truncated)
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
 }
 
 #[async_trait]
@@ -99,10 +82,11 @@ impl Action for Shell {
         let mut command = command(&step)?;
         let started = command.spawn();
         let mut child = started.map_err(|error| Failed::Fatal(format!("the command cannot be started: {error}")))?;
-        let group = Group(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw));
+        let group = Group::of(&child);
         let limit = step.parameters.get("max_output_bytes").and_then(Value::as_u64).unwrap_or(MAX_OUTPUT_BYTES);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let (stdout, stderr, stdin) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
+        let (mut out, mut err) = (Kept::default(), Kept::default());
         let feed = async {
             if let (Some(mut stdin), Some(input)) = (stdin, text(&step.parameters, "stdin")) {
                 // A command that does not read its input is no failure.
@@ -110,43 +94,47 @@ impl Action for Shell {
             }
         };
         let read = async {
-            let out = async {
-                match stdout {
-                    Some(stdout) => keep(stdout, limit, &step).await,
-                    None => Default::default(),
+            let streams = async { tokio::join!(out.read(stdout, limit, &step), err.read(stderr, limit, &step), feed) };
+            tokio::pin!(streams);
+            tokio::select! {
+                _ = &mut streams => child.wait().await,
+                status = child.wait() => {
+                    // What it left running may hold its streams open for ever, and ends with it.
+                    for _ in 0..2 {
+                        if timeout(Duration::from_millis(LINGER_MS), &mut streams).await.is_ok() {
+                            break;
+                        }
+                        group.signal(Signal::KILL);
+                    }
+                    status
                 }
-            };
-            let err = async {
-                match stderr {
-                    Some(stderr) => keep(stderr, limit, &step).await,
-                    None => Default::default(),
-                }
-            };
-            let (out, err, ()) = tokio::join!(out, err, feed);
-            (out, err, child.wait().await)
+            }
         };
-        tokio::pin!(read);
-        let ((stdout, cut_out), (stderr, cut_err), status) = tokio::select! {
-            read = &mut read => read,
-            () = step.cancel.cancelled() => {
-                group.signal(Signal::TERM);
-                // Whatever of the group is left after its grace ends with it.
-                let _ = tokio::time::timeout(Duration::from_millis(GRACE_MS), &mut read).await;
-                return Err(Failed::Transient("it was told to end".to_owned()));
+        let status = {
+            tokio::pin!(read);
+            tokio::select! {
+                status = &mut read => status,
+                () = step.cancel.cancelled() => {
+                    group.signal(Signal::TERM);
+                    // Whatever of the group is left after its grace ends with it.
+                    let _ = timeout(Duration::from_millis(GRACE_MS), &mut read).await;
+                    // How far it came, nobody knows.
+                    return Err(Failed::Uncertain("it was told to end".to_owned()));
+                }
             }
         };
         let status = status.map_err(|error| Failed::Transient(format!("its end was missed: {error}")))?;
-        let (stdout, stderr) =
-            (String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned());
+        let (stdout, stderr) = (out.text(), err.text());
         let ok = numbers(&step.parameters, "ok").unwrap_or_else(|| vec![0]);
         match status.code() {
             Some(code) if u64::try_from(code).is_ok_and(|code| ok.contains(&code)) => {
                 let value = parsed(text(&step.parameters, "parse"), &stdout)?;
-                let truncated = cut_out || cut_err;
+                let truncated = out.is_cut || err.is_cut;
                 Ok(json!({"code": code, "stdout": stdout, "stderr": stderr, "truncated": truncated, "value": value}))
             }
             Some(code) => Err(Failed::Transient(format!("it ended with code {code}{}", last_words(&stderr)))),
-            None => Err(Failed::Transient(format!("it was ended by a signal{}", last_words(&stderr)))),
+            // It could not say how far it came.
+            None => Err(Failed::Uncertain(format!("it was ended by a signal{}", last_words(&stderr)))),
         }
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::run::action::{Action, Failed, Step};
 
 /// One attempt, within its times. When a time is over the action is told to end, and after a grace time dropped.
-pub(super) async fn attempt(
+pub(in crate::run) async fn attempt(
     action: Arc<dyn Action>,
     step: Step,
     whole_ms: Option<u64>,
@@ -34,6 +34,12 @@ pub(super) async fn attempt(
         () = still => format!("it gave no sign of life for {} ms", still_ms.unwrap_or(0)),
     };
     cancel.cancel();
-    let _ = timeout(Duration::from_millis(grace_ms), running).await;
-    Err(Failed::Transient(why))
+    match timeout(Duration::from_millis(grace_ms), running).await {
+        // What it did in its last moments is done.
+        Ok(Ok(value)) => Ok(value),
+        // It says that it did nothing that matters.
+        Ok(Err(Failed::Transient(_) | Failed::Fatal(_))) => Err(Failed::Transient(why)),
+        // How far it came, nobody knows.
+        _ => Err(Failed::Uncertain(why)),
+    }
 }

@@ -1,73 +1,163 @@
 //! One process's turn at a run: begin what can begin, record what ended, until nothing more can be done now.
 
 mod attempt;
+mod begin;
 mod end;
+mod marks;
 mod outcome;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use milepost::{Event, NewMark, Session, Timestamp, Trigger};
+use milepost::{Event, NewMark, Session, Timestamp, Together};
+use milepost_model::{Message, State};
 use milepost_models::Cancel;
 use serde_json::{Map, Value, json};
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
+use tokio::task::{Id, JoinSet};
 
-use super::action::{Action, Failed, Step};
+use super::action::{Action, Failed, Said};
+use super::budget::{self, Budget, Purse, Spent};
 use super::error::{Error, Result};
 use super::ledger::{Entry, Ledger, Status};
-use super::{End, Runner, Settle, fill, flow};
+use super::parts::{Note, Parts};
+use super::{End, Runner, Settle, flow};
 use crate::graph::actions::Repeat;
 use crate::graph::{Graph, OnError};
-use attempt::attempt;
+pub(super) use attempt::attempt;
 
 /// The largest value that a step may give (8 MiB).
 pub const MAX_OUTPUT_BYTES: usize = 8 << 20;
 
+/// So many steps that are done at once are stored in one batch (64),
+const MAX_HELD: usize = 64;
+/// or about so many bytes of what they gave (1 MiB).
+const MAX_HELD_BYTES: usize = 1 << 20;
+
+/// Where a turn's steps are stored.
+pub(super) enum Log {
+    /// In the session, which it holds.
+    Session(Session),
+    /// By the turn that it is a part of.
+    Parent,
+}
+
 pub(super) struct Turn<'r> {
     runner: &'r Runner,
-    session: Session,
+    log: Log,
     graph: Graph,
     ledger: Ledger,
     actions: BTreeMap<String, Arc<dyn Action>>,
-    head: String,
+    /// What the steps of this turn are parts of.
+    parts: Parts,
+    purse: Arc<Purse>,
+    notes: Option<mpsc::Receiver<Note>>,
+    usage: BTreeMap<String, Spent>,
+    /// What is said in steps that run, and to which node of the run that counts.
+    said: BTreeMap<usize, (Said, String)>,
+    messages: Vec<Message>,
     events: Vec<Event>,
+    /// What is complete, and stored in one batch with what it leads to.
+    held: Vec<Together>,
+    /// About how many bytes of values that is.
+    held_bytes: usize,
     tasks: JoinSet<(usize, Result<Value, Failed>)>,
-    cancels: BTreeMap<usize, Cancel>,
-    /// What waits for what, in words.
-    waits: BTreeMap<String, String>,
+    /// A step that was done as soon as it was begun.
+    at_once: Option<(usize, Result<Value, Failed>)>,
+    /// The edges that lead to each node.
+    incoming: Vec<Vec<usize>>,
+    /// Nodes to which something happened since it was last looked which can begin.
+    touched: BTreeSet<usize>,
+    /// Nodes whose action runs: how it is told to end, and its task.
+    running: BTreeMap<usize, (Cancel, Id)>,
+    /// What the templates of steps that were begun by this turn saw: another attempt is the same step.
+    seen: BTreeMap<usize, Arc<Map<String, Value>>>,
+    /// What waits for what, in words: parts by their whole names.
+    waits: BTreeMap<String, Vec<(String, String)>>,
+    /// The parts of uncertain steps that are, with their keys.
+    uncertain: BTreeMap<String, Vec<(String, String)>>,
     /// Why nothing new is begun.
     pausing: Option<(Option<String>, String)>,
+    /// A step that is another than the one that was recorded: nothing new is begun, and this is told.
+    changed: Option<Error>,
+    /// The last request to look for answers that this turn has followed.
+    heard: Option<Vec<u8>>,
+    /// The node that the state names as the current one.
+    current: String,
     boundary: u64,
 }
 
 impl<'r> Turn<'r> {
     pub fn new(
         runner: &'r Runner,
-        session: Session,
+        log: Log,
         graph: Graph,
         ledger: Ledger,
         actions: BTreeMap<String, Arc<dyn Action>>,
-        head: String,
+        parts: Parts,
+        purse: Arc<Purse>,
     ) -> Self {
+        let (incoming, touched) = (flow::incoming(&graph), (0..graph.nodes.len()).collect());
         Self {
             runner,
-            session,
+            log,
             graph,
+            incoming,
+            touched,
             ledger,
             actions,
-            head,
+            parts,
+            purse,
+            notes: None,
+            usage: BTreeMap::new(),
+            said: BTreeMap::new(),
+            messages: Vec::new(),
             events: Vec::new(),
+            held: Vec::new(),
+            held_bytes: 0,
             tasks: JoinSet::new(),
-            cancels: BTreeMap::new(),
+            at_once: None,
+            running: BTreeMap::new(),
+            seen: BTreeMap::new(),
             waits: BTreeMap::new(),
+            uncertain: BTreeMap::new(),
             pausing: None,
+            changed: None,
+            heard: None,
+            current: String::new(),
             boundary: 0,
         }
     }
 
-    pub fn into_session(self) -> Session {
-        self.session
+    /// Stores what parts of steps note.
+    pub fn listen(&mut self, notes: mpsc::Receiver<Note>) {
+        self.notes = Some(notes);
+    }
+
+    /// A request to look for answers that was made before the run looks at all of them anyway.
+    pub fn has_heard(&mut self, asked: Option<Vec<u8>>) {
+        self.heard = asked;
+    }
+
+    pub fn into_session(self) -> Option<Session> {
+        match self.log {
+            Log::Session(session) => Some(session),
+            Log::Parent => None,
+        }
+    }
+
+    /// Notes the budget, when it is another than the one that is recorded.
+    pub fn note_budget(&mut self, state: &State, budget: Budget) {
+        let nodes =
+            self.graph.nodes.iter().filter_map(|node| Some((&node.id, budget::recorded(state, Some(&node.id))?)));
+        self.usage = nodes.map(|(id, spent)| (id.clone(), spent)).collect();
+        if budget != budget::recorded_budget(state) {
+            self.ledger.set_of_run(&["budget"], budget::to_value(&budget));
+        }
+        if self.graph.budget != budget::recorded_of_graph(state) {
+            self.ledger.set_of_run(&["graph_budget"], budget::to_value(&self.graph.budget));
+        }
     }
 
     pub fn note_graph(&mut self) {
@@ -79,6 +169,9 @@ impl<'r> Turn<'r> {
     }
 
     fn cross(&mut self) -> Result<()> {
+        if let Log::Parent = self.log {
+            return Ok(());
+        }
         self.boundary += 1;
         match &self.runner.at_boundary {
             Some(hook) if hook(self.boundary) => Err(Error::Stopped { boundary: self.boundary }),
@@ -88,30 +181,122 @@ impl<'r> Turn<'r> {
 
     /// Stores everything that is noted.
     async fn commit(&mut self, mark: Option<NewMark>) -> Result<()> {
+        self.hold(mark).await?;
+        self.flush().await
+    }
+
+    /// Closes what is noted with a checkpoint. It is stored with what is begun next, in one batch: a step that leads to
+    /// another costs one wait for the disk, not two. Whoever waits for anything else flushes before.
+    async fn hold(&mut self, mark: Option<NewMark>) -> Result<()> {
         let mut together = self.ledger.take_changes();
         together.events = std::mem::take(&mut self.events);
+        together.messages = std::mem::take(&mut self.messages);
         together.mark = mark;
-        if together.events.is_empty()
-            && together.set.is_empty()
-            && together.gained.is_empty()
-            && together.mark.is_none()
-        {
+        if together.is_empty() {
             return Ok(());
         }
+        self.held_bytes += together.set.iter().map(|(_, value)| weight(value)).sum::<usize>();
+        self.held.push(together);
+        match self.held.len() >= MAX_HELD || self.held_bytes >= MAX_HELD_BYTES {
+            true => self.flush().await,
+            false => Ok(()),
+        }
+    }
+
+    /// Stores what is held.
+    async fn flush(&mut self) -> Result<()> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let held = std::mem::take(&mut self.held);
+        self.held_bytes = 0;
+        match &self.log {
+            Log::Parent => {
+                // When the one who writes is gone, so is this turn.
+                let ended = |_| Error::refused("storing a step", "the run ended", "resume it");
+                self.parts.journal.store(&self.parts.node, held).await.map_err(ended)
+            }
+            Log::Session(_) => self.write(held).await,
+        }
+    }
+
+    async fn write(&mut self, all: Vec<Together>) -> Result<()> {
         self.cross()?;
-        self.session.record(together).await?;
+        let told = self.runner.watch.as_ref().map(|hook| {
+            let events: Vec<Event> = all.iter().flat_map(|together| together.events.iter().cloned()).collect();
+            (hook, events)
+        });
+        if let Log::Session(session) = &self.log {
+            session.record_all(all).await?;
+            if let Some((hook, events)) = told {
+                events.iter().for_each(|event| hook(session.id(), event));
+            }
+        }
         self.cross()
+    }
+
+    /// Stores what a part of a step noted, with what it cost.
+    async fn store_note(&mut self, note: Note) -> Result<()> {
+        // Whoever noted it was dropped: it is as if it had been killed before.
+        if note.done.is_closed() {
+            return Ok(());
+        }
+        self.flush().await?;
+        let mut all = note.all;
+        for together in &mut all {
+            let spent = Spent::of(&together.messages);
+            if spent.answers > 0 {
+                self.account(&note.node, &spent);
+                let mut accounts = self.ledger.take_changes();
+                accounts.set.append(&mut together.set);
+                together.set = accounts.set;
+                together.gained.extend(accounts.gained);
+            }
+        }
+        self.write(all).await?;
+        self.barrier().await;
+        // Whoever noted it may be gone by now.
+        let _ = note.done.send(());
+        Ok(())
+    }
+
+    /// Counts what a node's answers cost.
+    fn account(&mut self, node: &str, spent: &Spent) {
+        let own = self.usage.entry(node.to_owned()).or_default();
+        own.add(spent);
+        let own = budget::to_value(own);
+        let all = self.purse.spend(spent);
+        self.ledger.set_of_run(&["usage", node], own);
+        self.ledger.set_of_run(&["spent"], budget::to_value(&all));
+    }
+
+    async fn barrier(&self) {
+        if let Log::Session(session) = &self.log {
+            session.barrier().await;
+        }
     }
 
     fn event(&mut self, kind: &str, data: Value) {
         self.events.push(Event::new(kind, data));
     }
 
-    pub async fn go(&mut self, settle: &BTreeMap<String, Settle>) -> Result<End> {
-        self.take_up(settle).await?;
+    /// The whole name of a node.
+    fn name(&self, node: &str) -> String {
+        format!("{}{node}", self.parts.scope)
+    }
+
+    pub async fn go(&mut self) -> Result<End> {
+        self.take_up().await?;
         loop {
-            if self.pausing.is_none() {
+            if self.pausing.is_none() && self.changed.is_none() {
                 self.begin().await?;
+            }
+            if let Some((node, result)) = self.at_once.take() {
+                self.ended(node, result).await?;
+                if self.runner.cancel.is_cancelled() {
+                    return self.stop().await;
+                }
+                continue;
             }
             if self.tasks.is_empty() {
                 match self.rest().await? {
@@ -119,17 +304,28 @@ impl<'r> Turn<'r> {
                     None => continue,
                 }
             }
+            self.flush().await?;
+            let (renew, due) = (self.renew_every_ms(), self.due_in_ms());
             let ended = tokio::select! {
-                ended = self.tasks.join_next() => ended,
+                biased;
                 () = self.runner.cancel.cancelled() => return self.stop().await,
+                ended = self.tasks.join_next() => ended,
+                Some(note) = noted(&mut self.notes) => {
+                    self.store_note(note).await?;
+                    continue;
+                }
+                () = after(due, |ms| self.runner.timer.wait_ms(ms)) => continue,
+                () = after(renew, |ms| tokio::time::sleep(Duration::from_millis(ms))) => {
+                    self.renew().await?;
+                    continue;
+                }
             };
             match ended {
                 Some(Ok((node, result))) => self.ended(node, result).await?,
                 Some(Err(error)) => {
-                    let why = format!("an action broke off: {error}");
-                    let broken: Vec<usize> = self.cancels.keys().copied().collect();
-                    for node in broken {
-                        self.ended(node, Err(Failed::Fatal(why.clone()))).await?;
+                    let broken = self.running.iter().find(|(_, (_, id))| *id == error.id());
+                    if let Some(node) = broken.map(|(node, _)| *node) {
+                        self.ended(node, Err(Failed::Uncertain(format!("its action broke off: {error}")))).await?;
                     }
                 }
                 None => {}
@@ -137,40 +333,64 @@ impl<'r> Turn<'r> {
         }
     }
 
+    /// How often this turn holds its session for longer; none when it holds none.
+    fn renew_every_ms(&self) -> Option<u64> {
+        match &self.log {
+            Log::Session(session) => Some(session.renew_every_ms()),
+            Log::Parent => None,
+        }
+    }
+
+    /// Holds the session for longer: a step may take hours, and nobody is to think that this process is gone.
+    async fn renew(&self) -> Result<()> {
+        let Log::Session(session) = &self.log else { return Ok(()) };
+        match session.renew().await {
+            Err(milepost::Error::Store(error @ milepost::store::Error::Fenced { .. })) => {
+                Err(milepost::Error::from(error).into())
+            }
+            // A store that is away for a moment is asked again; one that stays away fails the next append.
+            _ => Ok(()),
+        }
+    }
+
+    /// When something that waits can begin beside what runs, in milliseconds.
+    fn due_in_ms(&self) -> Option<u64> {
+        if self.tasks.len() >= self.graph.parallel || self.pausing.is_some() || self.changed.is_some() {
+            return None;
+        }
+        let until = self.ledger.waiting().filter_map(|(_, entry)| entry.until).min()?;
+        Some(u64::try_from(until.since_ms(self.now())).unwrap_or(0).max(1))
+    }
+
     /// Takes up what an earlier turn left: steps of which the outcome is not known, failures, waits.
-    async fn take_up(&mut self, settle: &BTreeMap<String, Settle>) -> Result<()> {
+    async fn take_up(&mut self) -> Result<()> {
         let open: Vec<(usize, Entry)> =
-            self.ledger.nodes().filter_map(|(id, entry)| Some((self.graph.find(id)?, entry.clone()))).collect();
+            self.ledger.own().filter_map(|(id, entry)| Some((self.graph.find(id)?, entry.clone()))).collect();
         for (number, mut entry) in open {
             let node = self.graph.nodes[number].clone();
             match entry.status {
-                Status::Running | Status::Uncertain => match settle.get(&node.id) {
+                Status::Running | Status::Uncertain => match self.parts.settle.get(&self.name(&node.id)).cloned() {
                     Some(Settle::Happened(output)) => {
-                        self.event("step_settled", json!({"node": node.id, "key": entry.key, "happened": true}));
-                        self.done(number, output.clone()).await?;
+                        let told = json!({"node": self.name(&node.id), "key": entry.key, "happened": true});
+                        self.event("step_settled", told);
+                        self.done(number, output).await?;
                     }
                     Some(Settle::RunAgain) => {
-                        self.event("step_settled", json!({"node": node.id, "key": entry.key, "happened": false}));
+                        let told = json!({"node": self.name(&node.id), "key": entry.key, "happened": false});
+                        self.event("step_settled", told);
                         entry.status = Status::Retrying;
                         entry.until = None;
+                        // Whoever says so means it as it is now.
+                        entry.input.clear();
                         self.ledger.set_node(&node.id, entry);
                     }
                     None => {
-                        let repeat = match node.idempotent {
-                            Some(true) => Repeat::Idempotent,
-                            Some(false) => Repeat::Effect,
-                            None => {
-                                self.actions.get(&node.action).map_or(Repeat::Effect, |a| a.repeat(&node.parameters))
-                            }
-                        };
-                        let is_harmless = repeat != Repeat::Effect;
+                        let is_harmless = self.may_repeat(number);
                         if !is_harmless && entry.status == Status::Uncertain {
                             continue;
                         }
-                        self.event(
-                            "step_uncertain",
-                            json!({"node": node.id, "key": entry.key, "runs_again": is_harmless}),
-                        );
+                        let told = json!({"node": self.name(&node.id), "key": entry.key, "runs_again": is_harmless});
+                        self.event("step_uncertain", told);
                         entry.status = if is_harmless { Status::Retrying } else { Status::Uncertain };
                         entry.until = None;
                         self.ledger.set_node(&node.id, entry);
@@ -199,6 +419,8 @@ impl<'r> Turn<'r> {
                         self.follow(number);
                     }
                 }
+                // An edge that was not there when it was skipped.
+                Status::Skipped => self.pass_by(number),
                 _ => {}
             }
         }
@@ -215,132 +437,33 @@ impl<'r> Turn<'r> {
         self.graph.outgoing(number).all(|(_, edge)| edge.limit.is_some())
     }
 
-    fn names(&self, number: usize, entry: &Entry) -> Map<String, Value> {
-        let node = &self.graph.nodes[number];
-        Map::from_iter([
-            ("memory".to_owned(), Value::Object(self.ledger.memory().clone())),
-            ("outputs".to_owned(), Value::Object(self.ledger.outputs().clone())),
-            ("node".to_owned(), node.id.clone().into()),
-            ("session".to_owned(), self.session.id().to_string().into()),
-            ("key".to_owned(), entry.key.clone().into()),
-            ("attempt".to_owned(), entry.attempt.into()),
-            ("iteration".to_owned(), entry.iteration.into()),
-        ])
-    }
-
-    fn key(&self, node: &str, iteration: u32) -> String {
-        let named = json!([self.session.id().to_string(), self.head, node, iteration]);
-        milepost_model::Hash(milepost_model::hash_value(&named)).to_string()[..32].to_owned()
-    }
-
-    /// Begins whatever can begin: intents of all of it in one batch, then the actions.
-    async fn begin(&mut self) -> Result<()> {
-        loop {
-            let next = flow::next(&self.graph, &self.ledger);
-            if next.skipped.is_empty() {
-                break;
-            }
-            for number in next.skipped {
-                self.skip(number);
-            }
-        }
-        let now = self.now();
-        let next = flow::next(&self.graph, &self.ledger);
-        let due = self.graph.nodes.iter().enumerate().filter(|(_, node)| {
-            self.ledger.node(&node.id).is_some_and(|entry| {
-                matches!(entry.status, Status::Retrying | Status::Waiting)
-                    && entry.until.is_none_or(|until| until <= now)
-                    && !(entry.status == Status::Waiting && entry.until.is_none())
-            })
-        });
-        let all: Vec<usize> = next.ready.into_iter().chain(due.map(|(number, _)| number)).collect();
-        let room = self.graph.parallel.saturating_sub(self.tasks.len());
-        let mut begun: Vec<(usize, Step, Arc<dyn Action>)> = Vec::new();
-        let mut inline = false;
-        for number in all.into_iter().take(room) {
-            let node = self.graph.nodes[number].clone();
-            let mut entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
-            if entry.status == Status::Pending || entry.timeline != self.head {
-                entry.key = self.key(&node.id, entry.iteration);
-                entry.timeline = self.head.clone();
-                entry.since = now;
-                entry.attempt = 0;
-            }
-            entry.again = false;
-            entry.attempt += 1;
-            entry.fingerprint = self.graph.node_fingerprint(&node);
-            let parameters = match fill::fill(&node, &self.names(number, &entry)) {
-                Ok(parameters) => parameters,
-                Err(why) => {
-                    self.ledger.set_node(&node.id, entry);
-                    self.ended(number, Err(Failed::Fatal(why))).await?;
-                    inline = true;
-                    continue;
-                }
-            };
-            let input = milepost_model::Hash(milepost_model::hash_value(&parameters)).to_string();
-            let is_same = entry.input.is_empty() || entry.attempt == 1 || entry.input == input;
-            if !is_same && !self.is_harmless(&node.action, &parameters) && node.idempotent != Some(true) {
-                let difference = "its parameters are others than those it was begun with".to_owned();
-                return Err(Error::Changed { node: node.id, difference });
-            }
-            entry.input = input;
-            entry.until = None;
-            entry.error = None;
-            if node.action == "set" {
-                self.ledger.set_node(&node.id, entry);
-                for (key, value) in parameters.as_object().into_iter().flatten() {
-                    self.ledger.remember(key, value.clone());
-                }
-                self.done(number, parameters).await?;
-                inline = true;
-                continue;
-            }
-            entry.status = Status::Running;
-            let Some(action) = self.actions.get(&node.action).cloned() else { continue };
-            self.event(
-                "step_intent",
-                json!({
-                    "node": node.id, "action": node.action, "iteration": entry.iteration, "attempt": entry.attempt,
-                    "key": entry.key, "input": entry.input,
-                }),
-            );
-            let step = Step {
-                session: self.session.id(),
-                node: node.id.clone(),
-                iteration: entry.iteration,
-                attempt: entry.attempt,
-                key: entry.key.clone(),
-                parameters,
-                now,
-                since: entry.since,
-                cancel: Cancel::new(),
-                progress: Arc::new(Notify::new()),
-            };
-            self.ledger.set_node(&node.id, entry);
-            begun.push((number, step, action));
-        }
-        if begun.is_empty() {
-            if inline {
-                return Box::pin(self.begin()).await;
-            }
-            return Ok(());
-        }
-        let names: Vec<&str> = begun.iter().map(|(_, step, _)| step.node.as_str()).collect();
-        let mut mark = NewMark::new(Trigger::NodeStart).description(format!("before {}", names.join(", ")));
-        mark.clean = false;
-        self.commit(Some(mark)).await?;
-        self.session.barrier().await;
-        for (number, step, action) in begun {
-            self.cancels.insert(number, step.cancel.clone());
-            let node = &self.graph.nodes[number];
-            let (whole, still, grace) = (node.timeout_ms, node.no_progress_ms, self.runner.grace_ms);
-            self.tasks.spawn(async move { (number, attempt(action, step, whole, still, grace).await) });
-        }
-        Ok(())
-    }
-
     fn is_harmless(&self, action: &str, parameters: &Value) -> bool {
         self.actions.get(action).is_some_and(|action| action.repeat(parameters) != Repeat::Effect)
+    }
+}
+
+/// About how many bytes a value takes.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(weight).sum(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + weight(value)).sum(),
+        _ => 8,
+    }
+}
+
+/// Waits, or for ever when there is nothing to wait for.
+async fn after<F: Future<Output = ()>>(ms: Option<u64>, wait: impl FnOnce(u64) -> F) {
+    match ms {
+        Some(ms) => wait(ms).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The next note; never, when nobody takes notes.
+async fn noted(notes: &mut Option<mpsc::Receiver<Note>>) -> Option<Note> {
+    match notes {
+        Some(notes) => notes.recv().await,
+        None => std::future::pending().await,
     }
 }

@@ -3,12 +3,23 @@
 use milepost::{NewMark, Trigger};
 use serde_json::{Value, json};
 
+use super::marks::Done;
 use super::{MAX_OUTPUT_BYTES, Turn};
 use crate::graph::{OnError, Retry};
-use crate::run::action::Failed;
+use crate::run::action::{Failed, OpenBecause, OpenPart, taken};
+use crate::run::budget::Spent;
 use crate::run::error::Result;
 use crate::run::flow;
 use crate::run::ledger::{Decided, Entry, Status};
+
+/// What the end of a node led to.
+#[derive(Default)]
+pub(super) struct Followed {
+    /// The nodes at the ends of the edges that were taken.
+    pub next: Vec<String>,
+    /// The round of the loop that begins again.
+    pub round: Option<u32>,
+}
 
 impl Turn<'_> {
     pub(super) fn skip(&mut self, number: usize) {
@@ -17,22 +28,42 @@ impl Turn<'_> {
         entry.status = Status::Skipped;
         self.ledger.set_node(&node.id, entry);
         self.ledger.set_output(&node.output, Value::Null);
-        let names: Vec<String> = self
-            .graph
-            .outgoing(number)
-            .filter(|(_, edge)| edge.limit.is_none())
-            .map(|(_, edge)| flow::edge_name(&self.graph, edge))
-            .collect();
-        names.iter().for_each(|name| self.ledger.set_edge(name, Some(Decided::Passed)));
-        self.event("step_skipped", json!({"node": node.id}));
+        self.pass_by(number);
+        self.event("step_skipped", json!({"node": self.name(&node.id)}));
+    }
+
+    /// No edge that leaves a skipped node is taken.
+    pub(super) fn pass_by(&mut self, number: usize) {
+        let edges = self.graph.outgoing(number).filter(|(_, edge)| edge.limit.is_none());
+        let edges: Vec<(usize, String)> =
+            edges.map(|(_, edge)| (edge.to, flow::edge_name(&self.graph, edge))).collect();
+        for (to, name) in edges {
+            if self.ledger.edge(&name).is_none() {
+                self.ledger.set_edge(&name, Some(Decided::Passed));
+                self.touched.insert(to);
+            }
+        }
     }
 
     pub(super) async fn ended(&mut self, number: usize, result: Result<Value, Failed>) -> Result<()> {
-        self.cancels.remove(&number);
+        self.running.remove(&number);
+        self.hear(number);
         let node = self.graph.nodes[number].clone();
         let mut entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
         let now = self.now();
+        let result = match result {
+            Err(Failed::Uncertain(why)) if self.may_repeat(number) => Err(Failed::Transient(why)),
+            other => other,
+        };
         match result {
+            Err(Failed::Uncertain(why)) => {
+                let told = json!({"node": self.name(&node.id), "key": entry.key, "runs_again": false, "why": why});
+                self.event("step_uncertain", told);
+                entry.status = Status::Uncertain;
+                entry.error = Some(why.clone());
+                self.ledger.set_node(&node.id, entry);
+                self.commit(Some(NewMark::new(Trigger::Error).description(format!("{}: {why}", node.id)))).await
+            }
             Ok(output) => {
                 let size = output.to_string().len();
                 if size > MAX_OUTPUT_BYTES {
@@ -44,29 +75,38 @@ impl Turn<'_> {
             Err(Failed::Waits { until, what }) => {
                 self.event(
                     "step_waits",
-                    json!({"node": node.id, "iteration": entry.iteration, "until": until, "what": what}),
+                    json!({"node": self.name(&node.id), "iteration": entry.iteration, "until": until, "what": what}),
                 );
                 entry.status = Status::Waiting;
                 entry.until = until;
                 entry.attempt = entry.attempt.saturating_sub(1);
-                self.waits.insert(node.id.clone(), what.clone());
+                self.waits.insert(node.id.clone(), vec![(self.name(&node.id), what.clone())]);
                 self.ledger.set_node(&node.id, entry);
                 self.commit(Some(NewMark::new(Trigger::UserCheckpoint).description(what))).await
             }
             Err(Failed::Limited { until, why }) => {
-                self.event("step_limited", json!({"node": node.id, "until": until, "why": why}));
+                self.event("step_limited", json!({"node": self.name(&node.id), "until": until, "why": why}));
                 entry.status = Status::Waiting;
                 entry.until = Some(until);
                 entry.error = Some(why.clone());
                 entry.attempt = entry.attempt.saturating_sub(1);
-                self.waits.insert(node.id.clone(), format!("a limit: {why}"));
+                self.waits.insert(node.id.clone(), vec![(self.name(&node.id), format!("a limit: {why}"))]);
                 self.ledger.set_node(&node.id, entry);
                 self.commit(Some(NewMark::new(Trigger::RateLimit).description(why))).await
+            }
+            Err(Failed::Parts(open)) => self.open(number, open).await,
+            Err(Failed::Pause(why)) => {
+                entry.status = Status::Retrying;
+                entry.until = None;
+                entry.attempt = entry.attempt.saturating_sub(1);
+                self.ledger.set_node(&node.id, entry);
+                self.pausing = Some((Some(node.id), why));
+                self.commit(None).await
             }
             Err(Failed::Transient(why)) if entry.attempt < node.retry.attempts => {
                 let wait = self.backoff(&node.retry, entry.attempt);
                 self.event("step_outcome", json!({
-                    "node": node.id, "iteration": entry.iteration, "attempt": entry.attempt, "key": entry.key, "ok": false,
+                    "node": self.name(&node.id), "iteration": entry.iteration, "attempt": entry.attempt, "key": entry.key, "ok": false,
                     "error": why, "retry_in_ms": wait,
                 }));
                 entry.status = Status::Retrying;
@@ -77,6 +117,47 @@ impl Turn<'_> {
             }
             Err(Failed::Transient(why) | Failed::Fatal(why)) => self.failed(number, why).await,
         }
+    }
+
+    /// Whether a node may run again when nobody knows whether it ran.
+    pub(super) fn may_repeat(&self, number: usize) -> bool {
+        let node = &self.graph.nodes[number];
+        node.idempotent.unwrap_or_else(|| self.is_harmless(&node.action, &node.parameters))
+    }
+
+    /// Takes what was said in a step: it is stored with whatever is stored next.
+    pub(super) fn hear(&mut self, number: usize) {
+        let Some((said, node)) = self.said.remove(&number) else { return };
+        let messages = taken(&said);
+        let spent = Spent::of(&messages);
+        if spent.answers > 0 {
+            self.account(&node, &spent);
+        }
+        self.messages.extend(messages);
+    }
+
+    /// Parts of a step wait, or are uncertain: so is the step.
+    async fn open(&mut self, number: usize, open: Vec<OpenPart>) -> Result<()> {
+        let node = self.graph.nodes[number].id.clone();
+        let mut entry = self.ledger.node(&node).cloned().unwrap_or_default();
+        let (mut waits, mut uncertain, mut untils) = (Vec::new(), Vec::new(), Vec::new());
+        for part in open {
+            match part.why {
+                OpenBecause::Waits { until, what } => {
+                    untils.extend(until);
+                    waits.push((part.name, what));
+                }
+                OpenBecause::Uncertain => uncertain.push((part.name, part.key)),
+            }
+        }
+        entry.status = if uncertain.is_empty() { Status::Waiting } else { Status::Uncertain };
+        entry.until = untils.into_iter().min().filter(|_| uncertain.is_empty());
+        entry.attempt = entry.attempt.saturating_sub(1);
+        self.ledger.set_node(&node, entry);
+        let told: Vec<String> = waits.iter().map(|(name, what)| format!("{name} waits for {what}")).collect();
+        self.waits.insert(node.clone(), waits);
+        self.uncertain.insert(node, uncertain);
+        self.commit(Some(NewMark::new(Trigger::UserCheckpoint).description(told.join("; ")))).await
     }
 
     /// Between half and all of the doubled wait.
@@ -93,7 +174,7 @@ impl Turn<'_> {
         self.event(
             "step_outcome",
             json!({
-                "node": node.id, "iteration": entry.iteration, "attempt": entry.attempt, "key": entry.key, "ok": false,
+                "node": self.name(&node.id), "iteration": entry.iteration, "attempt": entry.attempt, "key": entry.key, "ok": false,
                 "error": why, "final": true,
             }),
         );
@@ -117,8 +198,11 @@ impl Turn<'_> {
     pub(super) async fn done(&mut self, number: usize, output: Value) -> Result<()> {
         let node = self.graph.nodes[number].clone();
         let mut entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
-        let mut names = self.names(number, &entry);
-        names.insert("output".to_owned(), output.clone());
+        let mut names = serde_json::Map::new();
+        if !node.remember.is_empty() {
+            names = self.names(number, &entry);
+            names.insert("output".to_owned(), output.clone());
+        }
         let mut remembered = Vec::new();
         for (key, value) in &node.remember {
             match value.evaluate(&names) {
@@ -128,67 +212,81 @@ impl Turn<'_> {
                 }
             }
         }
+        let took_ms = u64::try_from(self.now().since_ms(entry.since)).unwrap_or(0);
         self.event(
             "step_outcome",
             json!({
-                "node": node.id, "iteration": entry.iteration, "attempt": entry.attempt, "key": entry.key, "ok": true,
-                "ms": self.now().since_ms(entry.since),
+                "node": self.name(&node.id), "iteration": entry.iteration, "attempt": entry.attempt, "key": entry.key, "ok": true,
+                "ms": took_ms,
             }),
         );
         entry.status = Status::Completed;
-        entry.error = None;
-        entry.until = None;
+        (entry.error, entry.until, entry.took_ms) = (None, None, Some(took_ms));
         self.waits.remove(&node.id);
+        self.seen.remove(&number);
         self.ledger.set_node(&node.id, entry);
+        let set = if node.action == "set" { output.as_object().map_or(0, serde_json::Map::len) } else { 0 };
+        let changed_keys = remembered.len() + set;
         self.ledger.set_output(&node.output, output);
         remembered.into_iter().for_each(|(key, value)| self.ledger.remember(&key, value));
         self.ledger.walked(&node.id);
-        let is_again = self.follow(number);
-        let trigger = match (node.safe_point, is_again, self.graph.is_plan) {
-            (true, _, _) => Trigger::SafePoint,
-            (_, true, _) if self.session.policy().takes(&Trigger::LoopIteration) => Trigger::LoopIteration,
-            (_, _, true) => Trigger::Step,
-            _ => Trigger::NodeComplete,
-        };
-        let mut mark = NewMark::new(trigger).description(format!("after {}", node.id));
-        mark.clean = self.tasks.is_empty();
-        self.commit(Some(mark)).await
+        let followed = self.follow(number);
+        self.note_current(self.name(&node.id));
+        self.note_next(&followed.next);
+        let done = Done { took_ms, changed_keys, round: followed.round };
+        self.hold(Some(self.mark_after(&node, &done))).await?;
+        match self.mark_between(&node, &followed.next) {
+            Some(mark) => self.hold(Some(mark)).await,
+            None => Ok(()),
+        }
     }
 
-    /// Decides the edges that leave a node. True when a loop begins again.
-    pub(super) fn follow(&mut self, number: usize) -> bool {
+    /// Decides the edges that leave a node.
+    pub(super) fn follow(&mut self, number: usize) -> Followed {
         let node = self.graph.nodes[number].clone();
         let entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
-        let mut names = self.names(number, &entry);
-        let output = self.ledger.outputs().get(&node.output).cloned().unwrap_or_default();
-        names.insert("output".to_owned(), output);
-        names.insert("failed".to_owned(), (entry.status == Status::Failed).into());
-        names.insert("error".to_owned(), entry.error.clone().into());
+        let mut names = serde_json::Map::new();
+        if self.graph.outgoing(number).any(|(_, edge)| edge.when.is_some()) {
+            names = self.names(number, &entry);
+            let output = self.ledger.outputs().get(&node.output).cloned().unwrap_or_default();
+            names.insert("output".to_owned(), output);
+            names.insert("failed".to_owned(), (entry.status == Status::Failed).into());
+            names.insert("error".to_owned(), entry.error.clone().into());
+        }
         let followed = flow::follow(&self.graph, &self.ledger, number, &names);
         if let Some(why) = followed.stuck {
             self.pausing = Some((Some(node.id), why));
-            return false;
+            return Followed::default();
         }
+        let mut next = Vec::new();
         for (edge, decided) in followed.decided {
-            let name = flow::edge_name(&self.graph, &self.graph.edges[edge]);
-            self.ledger.set_edge(&name, Some(decided));
+            let edge = &self.graph.edges[edge];
+            self.touched.insert(edge.to);
+            if decided == Decided::Taken {
+                next.push(self.graph.nodes[edge.to].id.clone());
+            }
+            self.ledger.set_edge(&flow::edge_name(&self.graph, edge), Some(decided));
         }
-        let Some(edge) = followed.again else { return false };
+        let Some(edge) = followed.again else { return Followed { next, round: None } };
         let edge = self.graph.edges[edge].clone();
         let name = flow::edge_name(&self.graph, &edge);
         let rounds = self.ledger.rounds(&name) + 1;
         self.ledger.set_rounds(&name, rounds);
         let (nodes, edges) = flow::reset(&self.graph, &self.ledger, &edge);
         for number in nodes {
+            self.touched.insert(number);
             let id = self.graph.nodes[number].id.clone();
             let iteration = self.ledger.node(&id).map_or(0, |entry| entry.iteration) + 1;
             self.ledger.set_node(&id, Entry { iteration, again: number == edge.to, ..Entry::default() });
+            if matches!(self.graph.nodes[number].action.as_str(), "agent" | "checks" | "graph") {
+                self.ledger.forget_parts(&id);
+            }
         }
         for number in edges {
             let name = flow::edge_name(&self.graph, &self.graph.edges[number]);
             self.ledger.set_edge(&name, None);
         }
         self.event("loop_again", json!({"edge": name, "round": rounds}));
-        true
+        Followed { next: vec![self.graph.nodes[edge.to].id.clone()], round: Some(rounds) }
     }
 }

@@ -1,0 +1,388 @@
+//! A conversation with a model that survives anything: what a person says is durable before it is sent, what arrives of an
+//! answer is kept while it arrives, and the history stays valid whatever happens in between.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use milepost::context::compact::Extractive;
+use milepost::context::history::Dialect;
+use milepost::model::{Body, Seq};
+use milepost::{
+    Channel, Chapter, Compact, Event, Mark, MarkQuery, Message, MessageQuery, Milepost, NewMark, NewSession, Point,
+    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Trigger, relative,
+};
+use milepost_models::{Answer, Cancel, Error as ModelError, Limited, Model, Outcome, Piece, Request, Timer};
+use serde_json::json;
+
+/// The event that holds what had arrived of an answer.
+const PART: &str = "answer_part";
+/// How often what has arrived is kept, in milliseconds.
+const KEEP_EVERY_MS: u64 = 250;
+/// So many of the last messages are shown, and told to the model, when a conversation goes on.
+pub const LAST_MESSAGES: usize = 5;
+
+/// How an answer came.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Said {
+    /// All of it.
+    Whole(Answer),
+    /// A part of it, which is kept.
+    Cut {
+        /// What arrived.
+        answer: Answer,
+        /// Why no more did.
+        why: ModelError,
+    },
+    /// Nothing before a moment.
+    Limited(Limited),
+    /// Nothing.
+    Failed(ModelError),
+}
+
+/// Where a conversation was left.
+#[derive(Debug)]
+pub struct Left {
+    /// The session as it was.
+    pub info: SessionInfo,
+    /// Its last messages.
+    pub last: Vec<StoredMessage>,
+    /// An answer was cut by a crash: what had arrived of it is a message now.
+    pub mended: bool,
+    /// The person's last message has no answer.
+    pub is_unanswered: bool,
+}
+
+/// What was taken back.
+#[derive(Debug)]
+pub struct Undone {
+    /// The checkpoint that the session was set back to.
+    pub mark: Mark,
+    /// What the person had said.
+    pub said: String,
+    /// How many messages were taken back.
+    pub messages: usize,
+}
+
+/// A conversation, held by this process.
+pub struct Chat {
+    session: Session,
+    model: Arc<dyn Model>,
+    dialect: Dialect,
+    max_tokens: Option<u32>,
+    timer: Timer,
+}
+
+impl Chat {
+    /// Begins a conversation in a new session.
+    pub async fn begin(engine: &Milepost, new: NewSession, model: Arc<dyn Model>, dialect: Dialect) -> Result<Self> {
+        let session = engine.create(new).await?;
+        Ok(Self { session, model, dialect, max_tokens: None, timer: Timer::real() })
+    }
+
+    /// Goes on with a conversation. What a crash left of an answer becomes a message.
+    pub async fn resume(
+        engine: &Milepost,
+        id: SessionId,
+        how: Resume,
+        model: Arc<dyn Model>,
+        dialect: Dialect,
+    ) -> Result<(Self, Left)> {
+        let info = engine.store().session(id).await?;
+        let session = engine.resume(id, how).await?.session;
+        let chat = Self { session, model, dialect, max_tokens: None, timer: Timer::real() };
+        let mended = chat.mend().await?;
+        let last = chat.last(LAST_MESSAGES).await?;
+        let is_unanswered = last.last().is_some_and(|stored| stored.message.role == Role::User);
+        Ok((chat, Left { info, last, mended, is_unanswered }))
+    }
+
+    /// With a limit to the tokens of an answer.
+    #[must_use]
+    pub fn max_tokens(mut self, tokens: Option<u32>) -> Self {
+        self.max_tokens = tokens;
+        self
+    }
+
+    /// With another way to wait, for tests.
+    #[must_use]
+    pub fn timer(mut self, timer: Timer) -> Self {
+        self.timer = timer;
+        self
+    }
+
+    /// The session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The last messages of the conversation.
+    pub async fn last(&self, count: usize) -> Result<Vec<StoredMessage>> {
+        let query = MessageQuery { channel: Some(Channel::MAIN), last: Some(count), ..MessageQuery::default() };
+        Ok(self.session.engine().store().messages(self.session.id(), &query).await?)
+    }
+
+    /// Holds the session for longer while nothing is said. Whether somebody else has taken it, the next message tells.
+    pub async fn stay(&self) {
+        let _ = self.session.renew().await;
+    }
+
+    /// Says something, and hears the answer. What was said is durable before the model is asked; the answer when this
+    /// returns, or as much of it as came.
+    pub async fn say(&self, text: &str, cancel: &Cancel, heard: impl FnMut(Piece<'_>) + Send) -> Result<Said> {
+        self.compact_if_needed(cancel).await?;
+        let request = self.request(text).await?;
+        // What can be gone back to: the moment before it was said.
+        self.session.checkpoint(NewMark::new(Trigger::UserCheckpoint).description("before the next message")).await?;
+        self.session.append(Message::new(Role::User, text)).await?;
+        self.ask(request, cancel, heard, None).await
+    }
+
+    /// Asks once more for an answer to the person's last message. An answer that is there is left behind, on the old
+    /// timeline. None when there is nothing to answer.
+    pub async fn again(&self, cancel: &Cancel, heard: impl FnMut(Piece<'_>) + Send) -> Result<Option<Said>> {
+        match self.undo().await? {
+            Some(undone) => self.say(&undone.said, cancel, heard).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Lets the model greet a person who is back with where things were left.
+    pub async fn greet(&self, left: &Left, cancel: &Cancel, heard: impl FnMut(Piece<'_>) + Send) -> Result<Said> {
+        let now = self.session.engine().source().now();
+        let project = left.info.project.as_deref().unwrap_or("none");
+        let lines = left.last.iter().map(|stored| {
+            let text: String = stored.message.text().chars().take(500).collect();
+            format!("{}: {text}", stored.message.role)
+        });
+        let prompt = format!(
+            "The person is back. Project: {project}. Last active: {}. Messages so far: {}. The last of them:\n\n{}\n\n\
+             Greet them in two or three sentences: say where things were left, and what could be next. Do not begin new work.",
+            relative(left.info.active, now),
+            left.info.messages(),
+            lines.collect::<Vec<_>>().join("\n"),
+        );
+        let request = self.request(&prompt).await?;
+        self.ask(request, cancel, heard, Some("greeting")).await
+    }
+
+    async fn request(&self, prompt: &str) -> Result<Request> {
+        let built = self.session.engine().build_messages(self.session.id(), prompt, self.dialect).await?;
+        let mut request = Request::new(built.view.into_messages());
+        request.system = Some(built.system_prompt).filter(|text| !text.trim().is_empty());
+        if let Some(tokens) = self.max_tokens {
+            request.max_tokens = tokens;
+        }
+        Ok(request)
+    }
+
+    async fn ask(
+        &self,
+        request: Request,
+        cancel: &Cancel,
+        mut heard: impl FnMut(Piece<'_>) + Send,
+        kind: Option<&str>,
+    ) -> Result<Said> {
+        let arrived = Arc::new(Mutex::new(String::new()));
+        let noting = Arc::clone(&arrived);
+        let mut listen = move |piece: Piece<'_>| {
+            if let Piece::Text(text) = piece {
+                noting.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+            }
+            heard(piece);
+        };
+        let outcome = {
+            let asking = self.model.ask(&request, cancel, &mut listen);
+            tokio::pin!(asking);
+            let (mut kept, mut looks) = (0, 0);
+            let renew_after = (self.session.renew_every_ms() / KEEP_EVERY_MS).max(1);
+            loop {
+                tokio::select! {
+                    outcome = &mut asking => break outcome,
+                    () = self.timer.wait_ms(KEEP_EVERY_MS) => {
+                        looks += 1;
+                        if looks % renew_after == 0 {
+                            self.stay().await;
+                        }
+                        let text = arrived.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                        let part = fit_to_keep(&text);
+                        // Each holds all that came before it, so they become rarer as they grow.
+                        if part.len() > kept + part.len() / 16 {
+                            kept = part.len();
+                            // The answer itself tells whether storing fails.
+                            let _ = self.session.event(Event::new(PART, json!({ "text": part }))).await;
+                        }
+                    }
+                }
+            }
+        };
+        let said = match outcome {
+            Ok(Outcome::Whole(answer)) => Said::Whole(answer),
+            Ok(Outcome::Cut { answer, why }) => Said::Cut { answer, why },
+            Ok(Outcome::Limited(limited)) => Said::Limited(limited),
+            Err(why) => Said::Failed(why),
+        };
+        self.keep(&said, kind).await?;
+        Ok(said)
+    }
+
+    /// Stores what came of an answer, and takes a checkpoint where none came.
+    async fn keep(&self, said: &Said, kind: Option<&str>) -> Result<()> {
+        let answer = match said {
+            Said::Whole(answer) | Said::Cut { answer, .. } => Some(answer),
+            Said::Limited(limited) => limited.partial.as_deref(),
+            Said::Failed(_) => None,
+        };
+        if let Some(answer) = answer.filter(|answer| !answer.message.text().is_empty()) {
+            let mut message = answer.message.clone();
+            if let Some(kind) = kind {
+                message.extra.insert("metadata".to_owned(), json!({ "type": kind }));
+            }
+            self.session.append(message).await?;
+        }
+        let mark = match said {
+            Said::Cut { why: ModelError::Cancelled { .. }, .. } | Said::Failed(ModelError::Cancelled { .. }) => None,
+            Said::Cut { why, .. } | Said::Failed(why) => {
+                Some(NewMark::new(Trigger::Error).description(why.to_string()))
+            }
+            Said::Limited(limited) => Some(NewMark::new(Trigger::RateLimit).description(limited.why.clone())),
+            Said::Whole(_) => None,
+        };
+        if let Some(mark) = mark {
+            self.session.checkpoint_if(mark).await;
+        }
+        Ok(())
+    }
+
+    /// Makes a message of what had arrived when a process ended in the middle of an answer.
+    async fn mend(&self) -> Result<bool> {
+        let store = self.session.engine().store();
+        let from = self.last(1).await?.last().map_or(Seq(0), |stored| stored.at.seq.next());
+        let after = store.entries(self.session.id(), from, Seq(u64::MAX)).await?;
+        let mut parts = after.into_iter().filter_map(|entry| match entry.body {
+            Some(Body::Event(event)) if event.kind == PART => event.data.get("text")?.as_str().map(str::to_owned),
+            _ => None,
+        });
+        let Some(text) = parts.next_back().filter(|text| !text.is_empty()) else { return Ok(false) };
+        let mut message = Message::new(Role::Assistant, text);
+        message.extra.insert("incomplete".to_owned(), json!("the process ended in the middle of the answer"));
+        self.session.append(message).await?;
+        Ok(true)
+    }
+
+    /// Takes the person's last message back, with all that followed it; it stays, on the old timeline. None when there is
+    /// none.
+    pub async fn undo(&self) -> Result<Option<Undone>> {
+        let engine = self.session.engine();
+        let query = MessageQuery { channel: Some(Channel::MAIN), ..MessageQuery::default() };
+        let all = engine.store().messages(self.session.id(), &query).await?;
+        let Some(last) = all.iter().rposition(|stored| stored.message.role == Role::User) else { return Ok(None) };
+        let said = &all[last];
+        let query = MarkQuery { resumable: Some(true), ..MarkQuery::default() };
+        let marks = engine.store().marks(self.session.id(), &query).await?;
+        let Some(before) = marks.into_iter().find(|mark| mark.at.seq < said.at.seq) else { return Ok(None) };
+        let messages = all.iter().filter(|stored| stored.at.seq > before.at.seq).count();
+        let mark = self.session.restore(&Point::Checkpoint(before.checkpoint.id)).await?;
+        Ok(Some(Undone { mark, said: said.message.text().into_owned(), messages }))
+    }
+
+    /// Goes on in a new session that shares everything up to here; this one is left as it is.
+    pub async fn branch(self, title: Option<String>) -> Result<Self> {
+        let engine = self.session.engine().clone();
+        let id = self.session.id();
+        let here = self.session.checkpoint(NewMark::new(Trigger::Manual).description("branched here")).await?;
+        let info = self.session.info().await;
+        let title = title.or_else(|| info.title.map(|title| format!("{title} (branch)")));
+        let new = title.map(NewSession::titled).unwrap_or_default();
+        let session = engine.branch(id, &Point::Checkpoint(here), new).await?;
+        let Self { session: old, model, dialect, max_tokens, timer } = self;
+        old.pause(Some("went on in a branch")).await?;
+        old.release().await?;
+        Ok(Self { session, model, dialect, max_tokens, timer })
+    }
+
+    /// Compacts when the next request would be over the budget. The model makes the summary; where it cannot, one is made
+    /// without it.
+    pub async fn compact_if_needed(&self, cancel: &Cancel) -> Result<Option<Chapter>> {
+        let engine = self.session.engine();
+        match engine.estimate_request_size(self.session.id()).await? > engine.budget_tokens() {
+            true => self.compact(cancel).await,
+            false => Ok(None),
+        }
+    }
+
+    /// Compacts now; none when there is nothing to summarise.
+    pub async fn compact(&self, cancel: &Cancel) -> Result<Option<Chapter>> {
+        match compact_by(&self.session, &Compact::default(), &*self.model, cancel).await {
+            Ok((chapter, _)) => Ok(Some(chapter)),
+            Err(milepost::Error::Refused { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Leaves: the session is paused, and free for others.
+    pub async fn leave(self) -> Result<()> {
+        self.session.pause(Some("left the conversation")).await?;
+        self.session.release().await
+    }
+}
+
+/// Who wrote a summary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Author {
+    /// The model.
+    Model,
+    /// Nobody: it was made of what was said, because the model gave none, and why.
+    Extract(String),
+}
+
+/// Compacts a session with a summary that a model writes. Where it gives none that holds, one is made without it. Refused
+/// when there is nothing to summarise.
+pub async fn compact_by(
+    session: &Session,
+    how: &Compact,
+    model: &dyn Model,
+    cancel: &Cancel,
+) -> Result<(Chapter, Author)> {
+    let planned = session.engine().plan_compaction(session.id(), how).await?;
+    let request = Request::new(vec![Message::new(Role::User, planned.prompt())]);
+    let why = match model.ask(&request, cancel, &mut |_| {}).await {
+        Ok(Outcome::Whole(answer)) => match session.commit_compaction(&planned, &answer.message.text()).await {
+            Ok(chapter) => return Ok((chapter, Author::Model)),
+            Err(error) => error.to_string(),
+        },
+        Ok(Outcome::Limited(limited)) => limited.why,
+        Ok(Outcome::Cut { why, .. }) | Err(why) => why.to_string(),
+    };
+    let chapter = session.compact(how, &Extractive::default()).await?;
+    Ok((chapter, Author::Extract(why)))
+}
+
+/// The beginning of a text that may be stored before the rest is there: a secret is only known when all of it is. What
+/// stands after the last space waits, and so does a key's block that has no end.
+fn fit_to_keep(text: &str) -> &str {
+    let end = text.rfind(char::is_whitespace).unwrap_or(0);
+    let whole = text.get(..end).unwrap_or_default();
+    match whole.rfind("-----BEGIN") {
+        Some(begin) if !whole.get(begin..).unwrap_or_default().contains("-----END") => {
+            whole.get(..begin).unwrap_or_default()
+        }
+        _ => whole,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fit_to_keep;
+
+    #[test]
+    fn nothing_is_kept_that_may_be_half_a_secret() {
+        for (text, kept) in [
+            ("", ""),
+            ("the key is sk-ant-abc", "the key is"),
+            ("the key is sk-ant-abc ", "the key is sk-ant-abc"),
+            ("a\n-----BEGIN PRIVATE KEY-----\nabc\nde", "a\n"),
+            ("-----BEGIN X-----\nabc\n-----END X-----\nand so", "-----BEGIN X-----\nabc\n-----END X-----\nand"),
+        ] {
+            assert_eq!(fit_to_keep(text), kept);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Checks, and an agent that mends what fails, until all pass. Every check and every mending is a step of its own.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use milepost_document::parse_duration_ms;
+use serde_json::{Map, Value, json};
+
+use super::agent::Agent;
+use super::model::usage;
+use super::shell::Shell;
+use super::text;
+use crate::graph::actions::Repeat;
+use crate::run::Spent;
+use crate::run::action::{Action, Failed, Step};
+use crate::run::fill::fill_action;
+use crate::run::parts::{Begun, Ended, Open};
+use crate::run::turn::attempt;
+
+/// How often checks run unless the node says otherwise.
+const ROUNDS: u64 = 5;
+/// How long a check may take unless the node says otherwise (10 minutes).
+const TIMEOUT_MS: u64 = 600_000;
+/// How much of the end of what a check said is kept (8 KiB).
+const MAX_SAID_BYTES: usize = 8 << 10;
+
+pub(super) struct Checks {
+    pub agent: Agent,
+}
+
+/// The checks of a node: names, and parameters of `shell`.
+fn commands(step: &Step) -> Result<Vec<(String, Value)>, Failed> {
+    let mut all = Vec::new();
+    for (name, check) in step.parameters.get("checks").and_then(Value::as_object).into_iter().flatten() {
+        let written = match check {
+            Value::Object(_) => check.clone(),
+            Value::String(line) => json!({"command": line}),
+            other => json!({"command": other.to_string()}),
+        };
+        let filled = fill_action("shell", &written, &step.names);
+        let mut parameters = filled.map_err(|why| Failed::Fatal(format!("the check {name}: {why}")))?;
+        let wanted = parameters.get("ok").cloned();
+        if let Value::Object(map) = &mut parameters {
+            // Every end is a result; which are a success is looked at afterwards.
+            map.insert("ok".to_owned(), (0..=255).collect::<Vec<u64>>().into());
+            map.insert("passes".to_owned(), wanted.unwrap_or_else(|| json!([0])));
+        }
+        all.push((name.clone(), parameters));
+    }
+    Ok(all)
+}
+
+/// The end of a text.
+fn last(text: &str) -> &str {
+    let mut start = text.len().saturating_sub(MAX_SAID_BYTES);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}
+
+fn is_passed(result: &Value) -> bool {
+    result.get("passed") == Some(&Value::Bool(true))
+}
+
+/// What failed, without the numbers in it: times and addresses differ from run to run.
+fn signature(results: &[Value]) -> Vec<(String, String)> {
+    let failed = results.iter().filter(|result| !is_passed(result));
+    let plain = |result: &Value| {
+        let said = text(result, "said").unwrap_or_default();
+        let mut out = String::new();
+        for c in said.chars() {
+            match c {
+                c if c.is_ascii_digit() => {
+                    if !out.ends_with('#') {
+                        out.push('#');
+                    }
+                }
+                c => out.push(c),
+            }
+        }
+        (text(result, "name").unwrap_or_default().to_owned(), out)
+    };
+    failed.map(plain).collect()
+}
+
+fn names(results: &[Value], passed: bool) -> Vec<&str> {
+    let all = results.iter().filter(|result| is_passed(result) == passed);
+    all.filter_map(|result| text(result, "name")).collect()
+}
+
+/// What the agent is told.
+fn prompt(step: &Step, results: &[Value]) -> String {
+    let mut told = text(&step.parameters, "prompt").unwrap_or_default().to_owned();
+    for result in results.iter().filter(|result| !is_passed(result)) {
+        let name = text(result, "name").unwrap_or_default();
+        let said = text(result, "said").unwrap_or_default();
+        told.push_str(&format!("\n\nThe check {name} failed:\n{said}"));
+    }
+    told
+}
+
+impl Checks {
+    async fn check(&self, step: &Step, open: &mut Open, part: &str, name: &str, with: &Value) -> Result<Value, Failed> {
+        if let Some(result) = open.output(part).filter(|_| open.is_over(part)) {
+            return Ok(result.clone());
+        }
+        let patience = text(&step.parameters, "timeout").and_then(parse_duration_ms).unwrap_or(TIMEOUT_MS);
+        // A check that was cut off is run again: it looks, and changes nothing that matters.
+        let begun = open.begin(step, part, "shell", Repeat::Idempotent, with.clone()).await?;
+        let result = match begun {
+            Begun::Happened(result) => result,
+            Begun::Run(inner) => {
+                let cancel = inner.cancel.clone();
+                let work = attempt(Arc::new(Shell), *inner, Some(patience), None, step.parts.grace_ms);
+                tokio::pin!(work);
+                let ended = tokio::select! {
+                    ended = &mut work => ended,
+                    () = step.cancel.cancelled() => {
+                        cancel.cancel();
+                        drop(work.await);
+                        return Err(Failed::Transient("it was told to end".to_owned()));
+                    }
+                };
+                let (code, said) = match ended {
+                    Ok(given) => {
+                        let part = |key: &str| text(&given, key).unwrap_or_default().to_owned();
+                        let said = format!("{}{}", part("stdout"), part("stderr"));
+                        (given.get("code").cloned().unwrap_or_default(), said)
+                    }
+                    Err(Failed::Transient(why) | Failed::Fatal(why) | Failed::Uncertain(why)) => (Value::Null, why),
+                    Err(other) => return Err(other),
+                };
+                let passes = super::numbers(with, "passes").unwrap_or_else(|| vec![0]);
+                let passed = code.as_u64().is_some_and(|code| passes.contains(&code));
+                json!({"name": name, "passed": passed, "code": code, "said": last(said.trim_end())})
+            }
+        };
+        open.end(part, Ended::completed(Some(result.clone()), Vec::new())).await?;
+        step.progress();
+        Ok(result)
+    }
+
+    /// Lets the agent mend what failed.
+    async fn mend(&self, step: &Step, open: &mut Open, part: &str, results: &[Value]) -> Result<(), Failed> {
+        if open.is_over(part) {
+            return Ok(());
+        }
+        let mut with: Map<String, Value> = Map::new();
+        for key in ["model", "system", "max_tokens", "tools", "max_turns", "max_result_bytes"] {
+            if let Some(value) = step.parameters.get(key) {
+                with.insert(key.to_owned(), value.clone());
+            }
+        }
+        with.insert("prompt".to_owned(), prompt(step, results).into());
+        let begun = open.begin(step, part, "agent", Repeat::Idempotent, Value::Object(with)).await?;
+        if let Begun::Run(mut inner) = begun {
+            inner.cancel = step.cancel.clone();
+            if let Err(failed) = self.agent.run(*inner).await {
+                return Err(open.rest(part, failed).await);
+            }
+        }
+        open.end(part, Ended::completed(None, Vec::new())).await
+    }
+
+    /// Stops here; a resume begins with a round of its own.
+    async fn give_up(&self, open: &mut Open, round: u64, why: String) -> Failed {
+        open.ledger.set_data("first_round", (round + 1).into());
+        match open.store(Vec::new(), Vec::new(), None).await {
+            Ok(()) => Failed::Fatal(why),
+            Err(failed) => failed,
+        }
+    }
+}
+
+#[async_trait]
+impl Action for Checks {
+    /// Its parts say for themselves what a second time means.
+    fn repeat(&self, _: &Value) -> Repeat {
+        Repeat::Idempotent
+    }
+
+    async fn run(&self, step: Step) -> Result<Value, Failed> {
+        let commands = commands(&step)?;
+        let most = step.parameters.get("rounds").and_then(Value::as_u64).unwrap_or(ROUNDS);
+        let mut open = step.parts.open().await?;
+        let first = open.ledger.data("first_round").and_then(Value::as_u64).unwrap_or(1);
+        let mut before: Option<Vec<(String, String)>> = None;
+        let mut round = first;
+        loop {
+            let mut results = Vec::new();
+            for (name, with) in &commands {
+                let part = format!("round_{round}.{name}");
+                results.push(self.check(&step, &mut open, &part, name, with).await?);
+            }
+            let (passed, failed) = (names(&results, true), names(&results, false));
+            let last_error = results.iter().find(|result| !is_passed(result)).and_then(|result| text(result, "said"));
+            let last_error = last_error.map(|said| last(said).lines().last().unwrap_or_default().to_owned());
+            open.ledger.set_of_run(
+                &["checks"],
+                json!({"node": step.node, "iteration": round, "passed": passed, "failed": failed, "last_error": last_error}),
+            );
+            if failed.is_empty() {
+                open.store(Vec::new(), Vec::new(), None).await?;
+                let state = step.parts.engine.store().state(step.session).await;
+                let spent = state.ok().and_then(|state| crate::run::budget::recorded(&state, Some(&step.parts.node)));
+                let usage = usage(&spent.unwrap_or_else(Spent::default));
+                return Ok(json!({"passed": true, "rounds": round, "checks": results, "usage": usage}));
+            }
+            let now = signature(&results);
+            if before.as_ref() == Some(&now) {
+                let why = format!(
+                    "no progress: {} failed in the same way in rounds {} and {round}: {}",
+                    failed.join(", "),
+                    round - 1,
+                    last_error.unwrap_or_default()
+                );
+                return Err(self.give_up(&mut open, round, why).await);
+            }
+            if round + 1 - first >= most {
+                let why = format!("{} still failed after {most} rounds, the limit rounds", failed.join(", "));
+                return Err(self.give_up(&mut open, round, why).await);
+            }
+            before = Some(now);
+            self.mend(&step, &mut open, &format!("round_{round}.mend"), &results).await?;
+            round += 1;
+        }
+    }
+}

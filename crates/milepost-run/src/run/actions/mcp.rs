@@ -1,0 +1,268 @@
+//! Tools of MCP servers, through the official SDK: a program that speaks over its standard streams, in a process group of
+//! its own, or a server that is reached over streamable HTTP.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use milepost_models::{Tool, http_client};
+use reqwest::header::{HeaderName, HeaderValue};
+use rmcp::model::{CallToolRequestParams, CallToolResult, MetaObject, RequestMetaObject};
+use rmcp::service::RunningService;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig};
+use rmcp::{RoleClient, ServiceError, ServiceExt};
+use rustix::process::Signal;
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::group::{Group, confine};
+use super::tools::shorten;
+use super::{pairs, text, texts};
+use crate::graph::limits::MAX_TOOLS;
+use crate::run::action::{Action, Failed, Step};
+
+/// The largest message of a server (32 MiB).
+const MAX_MESSAGE_BYTES: usize = 32 << 20;
+/// How much of a result is kept unless the node says otherwise (1 MiB).
+const MAX_OUTPUT_BYTES: u64 = 1 << 20;
+/// How long a server may take to greet, in milliseconds.
+const GREETING_MS: u64 = 30_000;
+/// How long a server may take to end when it is asked to, in milliseconds.
+const GRACE_MS: u64 = 3000;
+/// The name under which a call carries its step's key.
+const KEY: &str = "milepost/idempotency-key";
+
+/// Reads lines of at most a limit, and ends with an error at a longer one: the SDK would wait for its answer for ever.
+struct Limited<R> {
+    inner: R,
+    line: usize,
+    passed: Arc<AtomicBool>,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Limited<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        match Pin::new(&mut self.inner).poll_read(context, buffer) {
+            Poll::Ready(Ok(())) => {
+                let new = &buffer.filled()[before..];
+                self.line = match new.iter().rposition(|byte| *byte == b'\n') {
+                    Some(at) => new.len() - at - 1,
+                    None => self.line + new.len(),
+                };
+                if self.line > MAX_MESSAGE_BYTES {
+                    self.passed.store(true, Ordering::Relaxed);
+                    return Poll::Ready(Err(io::Error::other("a line is too long")));
+                }
+                Poll::Ready(Ok(()))
+            }
+            other => other,
+        }
+    }
+}
+
+/// A server that can be asked.
+pub(super) struct Server {
+    service: RunningService<RoleClient, ()>,
+    passed: Arc<AtomicBool>,
+    program: Option<(Child, Group)>,
+    limit: usize,
+}
+
+impl Server {
+    /// Starts or reaches a server.
+    pub async fn open(parameters: &Value, step: &Step) -> Result<Self, Failed> {
+        let limit = parameters.get("max_output_bytes").and_then(Value::as_u64).unwrap_or(MAX_OUTPUT_BYTES);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let passed = Arc::new(AtomicBool::new(false));
+        let greeting = Duration::from_millis(GREETING_MS);
+        let silent = |_| Failed::Transient(format!("the server did not greet within GREETING_MS, {GREETING_MS} ms"));
+        if let Some(url) = text(parameters, "url") {
+            let transport = over_http(url, parameters, step)?;
+            let service = timeout(greeting, ().serve(transport)).await.map_err(silent)?;
+            let service = service
+                .map_err(|error| Failed::Transient(format!("the server cannot be reached: {}", told(&error))))?;
+            return Ok(Self { service, passed, program: None, limit });
+        }
+        let argv = texts(parameters, "argv");
+        let Some((program, arguments)) = argv.split_first() else {
+            return Err(Failed::Fatal("argv is empty".to_owned()));
+        };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        confine(&mut command, parameters, step);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child =
+            command.spawn().map_err(|error| Failed::Fatal(format!("the server cannot be started: {error}")))?;
+        let group = Group::of(&child);
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Failed::Transient("the server has no standard streams".to_owned()));
+        };
+        let reader = Limited { inner: stdout, line: 0, passed: Arc::clone(&passed) };
+        let transport = AsyncRwTransport::new_client(reader, stdin).with_max_line_length(usize::MAX);
+        let service = timeout(greeting, ().serve(transport)).await.map_err(silent)?;
+        let service =
+            service.map_err(|error| Failed::Transient(format!("the server does not speak MCP: {}", told(&error))))?;
+        Ok(Self { service, passed, program: Some((child, group)), limit })
+    }
+
+    /// Its tools, as a model is told.
+    pub async fn tools(&self) -> Result<Vec<Tool>, Failed> {
+        let listed = timeout(Duration::from_millis(GREETING_MS), self.service.list_all_tools()).await;
+        let listed = listed.map_err(|_| Failed::Transient("the server does not list its tools".to_owned()))?;
+        let listed = listed.map_err(|error| match self.failed(&error) {
+            // Nothing was to happen.
+            Failed::Uncertain(why) => Failed::Transient(why),
+            other => other,
+        })?;
+        let tools = listed.into_iter().take(MAX_TOOLS + 1).map(|tool| Tool {
+            name: tool.name.into_owned(),
+            description: tool.description.map(std::borrow::Cow::into_owned).unwrap_or_default(),
+            input_schema: Value::Object((*tool.input_schema).clone()),
+        });
+        Ok(tools.collect())
+    }
+
+    /// Calls a tool.
+    pub async fn call(&self, tool: &str, arguments: Map<String, Value>, key: &str) -> Result<Value, Failed> {
+        let mut call = CallToolRequestParams::new(tool.to_owned());
+        call.arguments = Some(arguments);
+        call.meta = Some(RequestMetaObject(MetaObject(Map::from_iter([(KEY.to_owned(), key.into())]))));
+        let result = self.service.call_tool(call).await.map_err(|error| self.failed(&error))?;
+        given(&result, self.limit)
+    }
+
+    fn failed(&self, error: &ServiceError) -> Failed {
+        if self.passed.load(Ordering::Relaxed) {
+            let why = format!("the server said more at once than MAX_MESSAGE_BYTES, {MAX_MESSAGE_BYTES}");
+            return Failed::Fatal(why);
+        }
+        match error {
+            ServiceError::McpError(error) => {
+                Failed::Fatal(format!("the server refused the call: {}", shorten(&error.message.as_ref().into(), 600)))
+            }
+            other => Failed::Uncertain(format!("the server broke off: {}", told(other))),
+        }
+    }
+
+    /// Ends it: the connection is closed, a program may take its time, then its whole group is ended.
+    pub async fn close(mut self) {
+        let grace = Duration::from_millis(GRACE_MS);
+        // What does not end by itself is ended below.
+        let _ = self.service.close_with_timeout(grace).await;
+        if let Some((child, group)) = &mut self.program {
+            group.signal(Signal::TERM);
+            let _ = timeout(grace, child.wait()).await;
+        }
+    }
+}
+
+fn told(error: &dyn std::error::Error) -> String {
+    shorten(&error.to_string().into(), 600)
+}
+
+fn over_http(
+    url: &str,
+    parameters: &Value,
+    step: &Step,
+) -> Result<StreamableHttpClientTransport<reqwest::Client>, Failed> {
+    let wrong = |what: &str, why: String| Failed::Fatal(format!("{what}: {why}"));
+    let url = reqwest::Url::parse(url).map_err(|error| wrong("the url", error.to_string()))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(wrong("the url", "it is neither http nor https".to_owned()));
+    }
+    let mut headers = HashMap::new();
+    for (name, value) in pairs(parameters, "headers").into_iter().chain([("idempotency-key".into(), step.key.clone())])
+    {
+        let name =
+            HeaderName::from_bytes(name.as_bytes()).map_err(|error| wrong("a header's name", error.to_string()))?;
+        let mut value =
+            HeaderValue::from_str(&value).map_err(|_| wrong("a header", format!("{name} has a value that is none")))?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    let client = http_client().map_err(|error| Failed::Fatal(error.to_string()))?;
+    let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+        .custom_headers(headers)
+        .max_sse_event_size(MAX_MESSAGE_BYTES)
+        .reinit_on_expired_session(false);
+    Ok(StreamableHttpClientTransport::with_client(client, config))
+}
+
+/// What a tool gave, within a limit.
+fn given(result: &CallToolResult, limit: usize) -> Result<Value, Failed> {
+    let mut text = String::new();
+    let mut content = Vec::new();
+    let mut size = 0;
+    for block in &result.content {
+        let block = serde_json::to_value(block).unwrap_or_default();
+        size += block.to_string().len();
+        if let Some(said) = block.get("text").and_then(Value::as_str) {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(said);
+        }
+        content.push(block);
+    }
+    let structured = result.structured_content.clone().unwrap_or_default();
+    let truncated = size > limit || structured.to_string().len() > limit;
+    let text = shorten(&text.into(), limit);
+    if result.is_error == Some(true) {
+        return Err(Failed::Transient(format!("the tool failed: {}", shorten(&text.into(), 600))));
+    }
+    let (content, structured) = if truncated { (Value::Null, Value::Null) } else { (content.into(), structured) };
+    Ok(json!({"text": text, "content": content, "structured": structured, "truncated": truncated}))
+}
+
+fn arguments(parameters: &Value) -> Map<String, Value> {
+    parameters.get("arguments").and_then(Value::as_object).cloned().unwrap_or_default()
+}
+
+/// The action `mcp`: a server for one call.
+pub(super) struct Mcp;
+
+#[async_trait]
+impl Action for Mcp {
+    async fn run(&self, step: Step) -> Result<Value, Failed> {
+        let told = || Failed::Transient("it was told to end".to_owned());
+        let server = tokio::select! {
+            server = Server::open(&step.parameters, &step) => server?,
+            () = step.cancel.cancelled() => return Err(told()),
+        };
+        step.progress();
+        let tool = text(&step.parameters, "tool").unwrap_or_default();
+        let result = tokio::select! {
+            result = server.call(tool, arguments(&step.parameters), &step.key) => result,
+            () = step.cancel.cancelled() => Err(Failed::Uncertain("it was told to end".to_owned())),
+        };
+        server.close().await;
+        result
+    }
+}
+
+/// A tool of a server that an agent holds.
+pub(super) struct ServerTool(pub Arc<Server>);
+
+#[async_trait]
+impl Action for ServerTool {
+    async fn run(&self, step: Step) -> Result<Value, Failed> {
+        let tool = text(&step.parameters, "tool").unwrap_or_default();
+        tokio::select! {
+            result = self.0.call(tool, arguments(&step.parameters), &step.key) => result,
+            () = step.cancel.cancelled() => Err(Failed::Uncertain("it was told to end".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The tools of an agent: what the model is told of them, and what they are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use milepost_document::parse_duration_ms;
+use milepost_models::Tool;
+use serde_json::{Map, Value, json};
+
+use super::mcp::{Server, ServerTool};
+use super::{text, texts};
+use crate::graph::actions::Repeat;
+use crate::graph::limits::MAX_TOOLS;
+use crate::run::action::{Action, Failed, Step};
+use crate::run::fill::fill_action;
+
+/// How long a call may take unless the tool says otherwise (10 minutes).
+const TIMEOUT_MS: u64 = 600_000;
+
+enum Kind {
+    /// An action whose parameters are what the model gave.
+    Plain(&'static str),
+    /// An action with parameters in which what the model gave is filled in.
+    Action { action: String, with: Value },
+    /// A tool of an MCP server.
+    Mcp(Arc<Server>),
+}
+
+struct One {
+    told: Tool,
+    kind: Kind,
+    idempotent: Option<bool>,
+    timeout_ms: u64,
+}
+
+/// A call that can be run.
+pub(super) struct Ready {
+    pub kind: String,
+    pub action: Arc<dyn Action>,
+    pub parameters: Value,
+    pub repeat: Repeat,
+    pub timeout_ms: u64,
+}
+
+/// All tools of an agent.
+pub(super) struct Tools(Vec<One>);
+
+impl Tools {
+    /// The tools that a node names. Servers are asked for theirs.
+    pub async fn open(step: &Step) -> Result<Self, Failed> {
+        let mut all = Vec::new();
+        let items = step.parameters.get("tools").and_then(Value::as_array);
+        for item in items.into_iter().flatten() {
+            let idempotent = item.get("idempotent").and_then(Value::as_bool);
+            let timeout_ms = text(item, "timeout").and_then(parse_duration_ms).unwrap_or(TIMEOUT_MS);
+            if let Some(name) = item.as_str() {
+                all.extend(plain(name).map(|(kind, told)| One { told, kind, idempotent: None, timeout_ms }));
+            } else if let Some(server) = item.get("mcp") {
+                let server = fill_action("mcp", server, &step.names).map_err(Failed::Fatal)?;
+                let server = Arc::new(Server::open(&server, step).await?);
+                let only = texts(item, "only");
+                for told in server.tools().await? {
+                    if only.is_empty() || only.contains(&told.name) {
+                        all.push(One { told, kind: Kind::Mcp(Arc::clone(&server)), idempotent, timeout_ms });
+                    }
+                }
+            } else {
+                let told = Tool {
+                    name: text(item, "name").unwrap_or_default().to_owned(),
+                    description: text(item, "description").unwrap_or_default().to_owned(),
+                    input_schema: schema(item.get("input")),
+                };
+                let action = text(item, "action").unwrap_or_default().to_owned();
+                let with = item.get("with").cloned().unwrap_or_else(|| json!({}));
+                all.push(One { told, kind: Kind::Action { action, with }, idempotent, timeout_ms });
+            }
+        }
+        if all.len() > MAX_TOOLS {
+            let why = format!(
+                "the agent has {} tools, the limit MAX_TOOLS is {MAX_TOOLS}; name those it needs with only",
+                all.len()
+            );
+            return Err(Failed::Fatal(why));
+        }
+        Ok(Self(all))
+    }
+
+    /// What the model is told.
+    pub fn offered(&self) -> Vec<Tool> {
+        self.0.iter().map(|one| one.told.clone()).collect()
+    }
+
+    /// A call of the model, ready to be run; or what the model is told is wrong with it.
+    pub fn ready(
+        &self,
+        name: &str,
+        input: &Value,
+        names: &Map<String, Value>,
+        actions: &BTreeMap<String, Arc<dyn Action>>,
+    ) -> Result<Ready, String> {
+        let one = self.0.iter().find(|one| one.told.name == name).ok_or_else(|| {
+            let known: Vec<&str> = self.0.iter().map(|one| one.told.name.as_str()).collect();
+            format!("there is no tool {:?}; there are {}", shorten(&name.into(), 80), known.join(", "))
+        })?;
+        if !input.is_object() {
+            return Err("the arguments are not a JSON object; call the tool again with one".to_owned());
+        }
+        let required = one.told.input_schema.get("required").and_then(Value::as_array);
+        let mut required = required.into_iter().flatten().filter_map(Value::as_str);
+        if let Some(missing) = required.find(|name| input.get(*name).is_none()) {
+            return Err(format!("the argument {missing:?} is missing; call the tool again with it"));
+        }
+        let (kind, action, parameters) = match &one.kind {
+            Kind::Plain(kind) => ((*kind).to_owned(), actions.get(*kind).cloned(), input.clone()),
+            Kind::Action { action, with } => {
+                let mut names = names.clone();
+                names.insert("input".to_owned(), input.clone());
+                (action.clone(), actions.get(action).cloned(), fill_action(action, with, &names)?)
+            }
+            Kind::Mcp(server) => {
+                let tool: Arc<dyn Action> = Arc::new(ServerTool(Arc::clone(server)));
+                ("mcp".to_owned(), Some(tool), json!({"tool": name, "arguments": input}))
+            }
+        };
+        let action = action.ok_or_else(|| format!("the tool {name} wants the action {kind:?}, which is not there"))?;
+        let repeat = match one.idempotent {
+            Some(true) => Repeat::Idempotent,
+            Some(false) => Repeat::Effect,
+            None => action.repeat(&parameters),
+        };
+        Ok(Ready { kind, action, parameters, repeat, timeout_ms: one.timeout_ms })
+    }
+}
+
+/// What the model has to give: a JSON schema as it is, or names and what they are for.
+fn schema(input: Option<&Value>) -> Value {
+    match input.and_then(Value::as_object) {
+        None => json!({"type": "object"}),
+        Some(map) if map.contains_key("properties") || map.get("type") == Some(&json!("object")) => {
+            Value::Object(map.clone())
+        }
+        Some(map) => {
+            let properties: Map<String, Value> = map
+                .iter()
+                .map(|(name, about)| {
+                    let one = match about {
+                        Value::Object(_) => about.clone(),
+                        other => json!({"type": "string", "description": other}),
+                    };
+                    (name.clone(), one)
+                })
+                .collect();
+            let required: Vec<&String> = map.keys().collect();
+            json!({"type": "object", "properties": properties, "required": required})
+        }
+    }
+}
+
+fn plain(name: &str) -> Option<(Kind, Tool)> {
+    let (kind, about, input) = match name {
+        "shell" => (
+            "shell",
+            "Runs a line in a shell and gives its code, stdout and stderr.",
+            json!({"type": "object", "required": ["command"], "properties": {
+                "command": {"type": "string", "description": "the line"},
+                "cwd": {"type": "string", "description": "the directory to run it in"},
+            }}),
+        ),
+        "http" => (
+            "http",
+            "Sends a request over HTTP and gives its status, headers and body.",
+            json!({"type": "object", "required": ["url"], "properties": {
+                "url": {"type": "string"},
+                "method": {"enum": crate::graph::actions::METHODS},
+                "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+                "body": {"type": "string"},
+            }}),
+        ),
+        "ask" => (
+            "ask",
+            "Puts a question to a person and waits for the answer.",
+            json!({"type": "object", "required": ["question"], "properties": {
+                "question": {"type": "string"},
+                "choices": {"type": "array", "items": {"type": "string"}, "description": "the answers that are taken"},
+            }}),
+        ),
+        _ => return None,
+    };
+    let told = Tool { name: name.to_owned(), description: about.to_owned(), input_schema: input };
+    Some((Kind::Plain(kind), told))
+}
+
+/// A value as a text of at most so many bytes.
+pub(super) fn shorten(value: &Value, limit: usize) -> String {
+    let mut whole = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    if whole.len() > limit {
+        let size = whole.len();
+        let mut end = limit;
+        while !whole.is_char_boundary(end) {
+            end -= 1;
+        }
+        whole.truncate(end);
+        whole.push_str(&format!("… (cut: {size} bytes, of which {end} are shown)"));
+    }
+    whole
+}

@@ -1,0 +1,286 @@
+//! Beginning steps: what can begin now is filled in, compared with what was recorded, noted and run.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use milepost::SessionId;
+use milepost_models::Cancel;
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
+
+use super::{Log, Turn, attempt};
+use crate::graph::Node;
+use crate::run::action::{Action, Failed, Step};
+use crate::run::compare::differences;
+use crate::run::error::{Error, Result};
+use crate::run::ledger::{Entry, Ledger, Status, scope};
+use crate::run::parts::Parts;
+use crate::run::{fill, flow, step_key};
+
+/// A step's number, and how it ended.
+type Ended = (usize, Result<Value, Failed>);
+
+/// The most checkpoints in which is looked for what a step was begun with (1,000).
+const MAX_MARKS: usize = 1000;
+
+impl Turn<'_> {
+    pub(super) fn names(&self, number: usize, entry: &Entry) -> Map<String, Value> {
+        names(&self.ledger, &self.graph.nodes[number], self.parts.session, entry)
+    }
+
+    /// Begins whatever can begin.
+    pub(super) async fn begin(&mut self) -> Result<()> {
+        // Steps that are done at once lead to others, however many there are.
+        while self.begin_some().await? {}
+        Ok(())
+    }
+
+    /// The nodes that can begin now. Those that no way leads to are skipped.
+    fn ready(&mut self) -> Vec<usize> {
+        let mut ready = Vec::new();
+        loop {
+            let touched = std::mem::take(&mut self.touched);
+            let next = flow::next(&self.graph, &self.ledger, &self.incoming, touched);
+            ready.extend(next.ready);
+            if next.skipped.is_empty() {
+                break;
+            }
+            next.skipped.into_iter().for_each(|number| self.skip(number));
+        }
+        // There may be no room for all of them.
+        self.touched.extend(&ready);
+        let now = self.now();
+        let due = self.ledger.waiting().filter(|(_, entry)| {
+            entry.until.is_none_or(|until| until <= now) && !(entry.status == Status::Waiting && entry.until.is_none())
+        });
+        ready.extend(due.filter_map(|(id, _)| self.graph.find(id)));
+        ready
+    }
+
+    /// Begins what can begin now: intents of all of it in one batch, then the actions. True when there may be more.
+    async fn begin_some(&mut self) -> Result<bool> {
+        let all = self.ready();
+        if let Some(why) = self.purse.empty() {
+            // What runs comes to its end first.
+            if !all.is_empty() && self.tasks.is_empty() {
+                self.pausing = Some((None, why));
+            }
+            return Ok(false);
+        }
+        let room = self.graph.parallel.saturating_sub(self.tasks.len());
+        let mut begun: Vec<(usize, Step, Arc<dyn Action>)> = Vec::new();
+        let mut inline = false;
+        for number in all.into_iter().take(room) {
+            let node = self.graph.nodes[number].clone();
+            let mut entry = self.entered(&node);
+            let (parameters, names) = match self.filled(number, &entry) {
+                Ok(filled) => filled,
+                Err(why) => {
+                    self.ledger.set_node(&node.id, entry);
+                    self.ended(number, Err(Failed::Fatal(why))).await?;
+                    inline = true;
+                    continue;
+                }
+            };
+            let input = self.input(number, &entry, &parameters);
+            let is_same = entry.input.is_empty() || entry.attempt == 1 || entry.input == input;
+            if !is_same && !self.is_harmless(&node.action, &parameters) && node.idempotent != Some(true) {
+                self.flush().await?;
+                let difference = self.difference(&node, &entry, &parameters).await?;
+                self.changed = Some(Error::Changed { node: self.name(&node.id), difference });
+                continue;
+            }
+            entry.input = input;
+            entry.until = None;
+            entry.error = None;
+            if node.action == "set" {
+                self.ledger.set_node(&node.id, entry);
+                for (key, value) in parameters.as_object().into_iter().flatten() {
+                    self.ledger.remember(key, value.clone());
+                }
+                self.done(number, parameters).await?;
+                inline = true;
+                continue;
+            }
+            let Some(action) = self.actions.get(&node.action).cloned() else { continue };
+            entry.status = Status::Running;
+            self.event(
+                "step_intent",
+                json!({
+                    "node": self.name(&node.id), "action": node.action, "iteration": entry.iteration, "attempt": entry.attempt,
+                    "key": entry.key, "input": entry.input,
+                }),
+            );
+            let step = self.step(&node, &entry, parameters, names);
+            self.ledger.set_node(&node.id, entry);
+            begun.push((number, step, action));
+        }
+        if begun.is_empty() {
+            return Ok(inline && self.changed.is_none());
+        }
+        let mark = self.mark_before(&begun);
+        self.commit(Some(mark)).await?;
+        self.barrier().await;
+        let is_alone = begun.len() == 1 && self.tasks.is_empty();
+        for (number, step, action) in begun {
+            let cancel = step.cancel.clone();
+            let node = if step.parts.node.is_empty() { &step.node } else { &step.parts.node };
+            self.said.insert(number, (Arc::clone(&step.said), node.clone()));
+            let node = &self.graph.nodes[number];
+            let (whole, still, grace) = (node.timeout_ms, node.no_progress_ms, self.runner.grace_ms);
+            let is_quick = is_alone && action.is_quick();
+            let mut work = Box::pin(async move { (number, attempt(action, step, whole, still, grace).await) });
+            if is_quick && let Some(ended) = at_once(number, work.as_mut()) {
+                self.at_once = Some(ended);
+                continue;
+            }
+            let task = self.tasks.spawn(work);
+            self.running.insert(number, (cancel, task.id()));
+        }
+        Ok(false)
+    }
+
+    /// A node's line of the ledger, with one attempt more.
+    fn entered(&self, node: &Node) -> Entry {
+        let mut entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
+        if entry.status == Status::Pending || entry.timeline != self.parts.head {
+            entry.key = step_key(self.parts.session, &self.parts.head, &self.name(&node.id), entry.iteration);
+            entry.timeline.clone_from(&self.parts.head);
+            entry.since = self.now();
+            entry.attempt = 0;
+        }
+        entry.again = false;
+        entry.attempt += 1;
+        entry
+    }
+
+    /// The parameters of a step, filled in, and what its templates see. What another attempt of this turn saw is seen again,
+    /// whatever became of the memory since: it is the same step.
+    fn filled(&mut self, number: usize, entry: &Entry) -> Result<(Value, Arc<Map<String, Value>>), String> {
+        let node = &self.graph.nodes[number];
+        // What all steps gave may be much, and most steps use little of it.
+        if is_plain(node, entry) {
+            let names = Arc::new(Map::new());
+            return Ok((fill_step(node, entry, &names)?, names));
+        }
+        let names = match self.seen.get(&number).filter(|_| entry.attempt > 1) {
+            Some(seen) => {
+                let mut names = (**seen).clone();
+                names.insert("attempt".to_owned(), entry.attempt.into());
+                Arc::new(names)
+            }
+            None => Arc::new(self.names(number, entry)),
+        };
+        let node = &self.graph.nodes[number];
+        let filled = fill_step(node, entry, &names)?;
+        if node.retry.attempts > 1 {
+            self.seen.insert(number, Arc::clone(&names));
+        }
+        Ok((filled, names))
+    }
+
+    /// The hash of a step's parameters, the same for every attempt.
+    fn input(&self, number: usize, entry: &Entry, parameters: &Value) -> String {
+        let hash = |value: &Value| milepost_model::Hash(milepost_model::hash_value(value)).to_string();
+        if entry.attempt <= 1 || is_plain(&self.graph.nodes[number], entry) {
+            return hash(parameters);
+        }
+        let mut names = self.seen.get(&number).map_or_else(|| self.names(number, entry), |seen| (**seen).clone());
+        names.insert("attempt".to_owned(), 1.into());
+        // What cannot be filled in for the first attempt was not begun with it.
+        fill_step(&self.graph.nodes[number], entry, &names).map_or_else(|_| hash(parameters), |first| hash(&first))
+    }
+
+    /// What is different about the parameters of a step since it was begun: they are filled in once more with what the run
+    /// knew then, as its checkpoints tell.
+    async fn difference(&self, node: &Node, entry: &Entry, now: &Value) -> Result<String> {
+        let store = self.runner.engine.store();
+        let query = milepost::MarkQuery { limit: Some(MAX_MARKS), ..milepost::MarkQuery::default() };
+        for mark in store.marks(self.parts.session, &query).await.map_err(milepost::Error::from)? {
+            // What cannot be read tells nothing.
+            let Ok(state) = store.state_at(mark.at).await else { continue };
+            let Ok(ledger) = Ledger::read_at(&state, self.parts.at.clone()) else { continue };
+            let Some(then) = ledger.node(&node.id) else { continue };
+            if then.key != entry.key || then.input != entry.input {
+                continue;
+            }
+            let names = names(&ledger, node, self.parts.session, &Entry { attempt: 1, ..then.clone() });
+            let Ok(before) = fill_step(node, then, &names) else { continue };
+            if milepost_model::Hash(milepost_model::hash_value(&before)).to_string() == entry.input {
+                return Ok(differences("", &before, now).join("; "));
+            }
+        }
+        Ok("its parameters are others than those it was begun with".to_owned())
+    }
+
+    fn step(&self, node: &Node, entry: &Entry, parameters: Value, names: Arc<Map<String, Value>>) -> Step {
+        let mut parts = Parts {
+            at: self.parts.at.below(&node.id),
+            scope: scope(&self.parts.scope, &node.id, entry.iteration),
+            ..self.parts.clone()
+        };
+        if let Log::Session(_) = self.log {
+            parts.node.clone_from(&node.id);
+        }
+        Step {
+            session: self.parts.session,
+            node: self.name(&node.id),
+            iteration: entry.iteration,
+            attempt: entry.attempt,
+            key: entry.key.clone(),
+            parameters,
+            now: self.now(),
+            since: entry.since,
+            cancel: Cancel::new(),
+            progress: Arc::new(Notify::new()),
+            said: Arc::default(),
+            parts,
+            purse: Arc::clone(&self.purse),
+            names,
+        }
+    }
+}
+
+/// Begins a step beside which nothing runs, to see whether it is done at once: then it needs no task of its own. One that
+/// is not is begun as a task, which goes on from there.
+fn at_once(number: usize, work: Pin<&mut (impl Future<Output = Ended> + Send)>) -> Option<Ended> {
+    let begun = catch_unwind(AssertUnwindSafe(|| work.poll(&mut Context::from_waker(Waker::noop()))));
+    match begun {
+        Ok(Poll::Ready(ended)) => Some(ended),
+        Ok(Poll::Pending) => None,
+        Err(why) => {
+            let said = why.downcast_ref::<&str>().copied().or_else(|| why.downcast_ref::<String>().map(String::as_str));
+            let why = format!("its action broke off: it panicked: {}", said.unwrap_or("without a word"));
+            Some((number, Err(Failed::Uncertain(why))))
+        }
+    }
+}
+
+/// Whether a step has nothing to fill in.
+fn is_plain(node: &Node, entry: &Entry) -> bool {
+    fill::is_plain(&node.parameters) && entry.replaced.as_ref().is_none_or(fill::is_plain)
+}
+
+/// The parameters of a step: the node's, filled in, and over them those that somebody put in their place.
+fn fill_step(node: &Node, entry: &Entry, names: &Map<String, Value>) -> Result<Value, String> {
+    let mut filled = fill::fill(node, names)?;
+    if let (Value::Object(filled), Some(Value::Object(replaced))) = (&mut filled, &entry.replaced) {
+        filled.extend(replaced.clone());
+    }
+    Ok(filled)
+}
+
+/// What the templates and conditions of a node see.
+fn names(ledger: &Ledger, node: &Node, session: SessionId, entry: &Entry) -> Map<String, Value> {
+    Map::from_iter([
+        ("memory".to_owned(), Value::Object(ledger.memory().clone())),
+        ("outputs".to_owned(), Value::Object(ledger.outputs().clone())),
+        ("node".to_owned(), node.id.clone().into()),
+        ("session".to_owned(), session.to_string().into()),
+        ("key".to_owned(), entry.key.clone().into()),
+        ("attempt".to_owned(), entry.attempt.into()),
+        ("iteration".to_owned(), entry.iteration.into()),
+    ])
+}

@@ -1,0 +1,101 @@
+//! Wake-ups: records that say when a waiting run is to go on. Whoever is alive when one is due claims it, and nobody else
+//! gets it meanwhile.
+
+use milepost::{Milepost, SessionId, Timestamp};
+use serde_json::{Value, json};
+
+use super::Runner;
+use super::error::Result;
+
+/// The kind of records that wake-ups are.
+const WAKEUP: &str = "wakeup";
+/// How long whoever claimed a wake-up has until another may, in milliseconds.
+const WAKEUP_LEASE_MS: i64 = 60_000;
+/// The key of a wake-up's value that says that somebody asked for it.
+const ASKED: &str = "asked";
+
+/// Asks for a session's run to go on now, by whichever process looks for wake-ups: an answer came.
+pub async fn wake(engine: &Milepost, id: SessionId) -> Result<()> {
+    let store = engine.store();
+    let (key, now) = (id.to_string(), engine.source().now());
+    let known = store.record(WAKEUP, &key).await.map_err(milepost::Error::from)?;
+    let version = known.map(|record| record.version);
+    // No two are the same: whoever has looked for answers knows which of them it has followed.
+    let asked = json!({ ASKED: engine.source().id::<SessionId>().to_string() }).to_string();
+    match store.put_record(WAKEUP, &key, version, Some(now), asked.as_bytes()).await {
+        // Somebody else changed it just now: the run goes on or was asked to.
+        Err(milepost::store::Error::Conflict(_)) => Ok(()),
+        other => Ok(other.map(drop).map_err(milepost::Error::from)?),
+    }
+}
+
+fn is_asked(value: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(value).is_ok_and(|value| value.get(ASKED).is_some())
+}
+
+impl Runner {
+    /// The request to go on that is open, if there is one.
+    pub(super) async fn asked_to_wake(&self, id: SessionId) -> Result<Option<Vec<u8>>> {
+        let known = self.engine.store().record(WAKEUP, &id.to_string()).await.map_err(milepost::Error::from)?;
+        Ok(known.map(|record| record.value.to_vec()).filter(|value| is_asked(value)))
+    }
+
+    /// Notes when a run that is about to wait is to go on. A request to go on that the run has not followed stays.
+    pub(super) async fn note_wakeup(
+        &self,
+        id: SessionId,
+        until: Option<Timestamp>,
+        followed: Option<&[u8]>,
+    ) -> Result<()> {
+        let store = self.engine.store();
+        let key = id.to_string();
+        let known = store.record(WAKEUP, &key).await.map_err(milepost::Error::from)?;
+        let is_open = |value: &[u8]| is_asked(value) && Some(value) != followed;
+        if known.as_ref().is_some_and(|record| is_open(&record.value)) {
+            return Ok(());
+        }
+        let version = known.map(|record| record.version);
+        let stored = match (until, version) {
+            (Some(until), version) => store.put_record(WAKEUP, &key, version, Some(until), b"{}").await.map(drop),
+            (None, Some(version)) => store.delete_record(WAKEUP, &key, version).await,
+            (None, None) => Ok(()),
+        };
+        match stored {
+            // Somebody asked for it meanwhile, which is more.
+            Err(milepost::store::Error::Conflict(_)) => Ok(()),
+            other => Ok(other.map_err(milepost::Error::from)?),
+        }
+    }
+
+    /// The sessions whose waits are over, claimed for this process: nobody else is given them for a minute.
+    pub async fn claim_due(&self, limit: usize) -> Result<Vec<SessionId>> {
+        let store = self.engine.store();
+        let now = self.engine.source().now();
+        let mut claimed = Vec::new();
+        for record in store.records_due(WAKEUP, now, limit).await.map_err(milepost::Error::from)? {
+            let again = now.plus_ms(WAKEUP_LEASE_MS);
+            let taken = store.put_record(WAKEUP, &record.key, Some(record.version), Some(again), &record.value).await;
+            if let (Ok(_), Ok(id)) = (taken, record.key.parse()) {
+                claimed.push(id);
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// When the next wake-up is due; none when nobody waits for one.
+    pub async fn next_due(&self) -> Result<Option<Timestamp>> {
+        let all = self.engine.store().records_due(WAKEUP, Timestamp(i64::MAX), 1).await;
+        Ok(all.map_err(milepost::Error::from)?.first().and_then(|record| record.due))
+    }
+
+    /// Forgets a session's wake-up: its run does not wait any more.
+    pub async fn forget_wakeup(&self, id: SessionId) -> Result<()> {
+        let store = self.engine.store();
+        let key = id.to_string();
+        if let Some(record) = store.record(WAKEUP, &key).await.map_err(milepost::Error::from)? {
+            // Whoever changed it meanwhile knows more.
+            let _ = store.delete_record(WAKEUP, &key, record.version).await;
+        }
+        Ok(())
+    }
+}

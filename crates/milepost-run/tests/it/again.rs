@@ -1,0 +1,252 @@
+//! Graphs that changed, steps run again on branches, and conclusions brought home.
+
+use std::collections::BTreeMap;
+
+use milepost::{NewSession, Point, Resume};
+use milepost_run::run::{About, Again, End, Error, MergeBack, merge_back};
+use serde_json::{Map, json};
+
+use crate::support::{Scene, completed, graph};
+
+const PLAN: &str = "
+memory: {topic: rust, score: 9}
+nodes:
+  a: {action: keyed, with: {topic: '{{ memory.topic }}'}, remember: {found: output.with.topic}}
+  b: {action: effect, with: {found: '{{ memory.found }}', how: well}}
+  good: {action: keyed}
+  bad: {action: keyed}
+  q: {action: ask, with: {question: 'Go on?'}}
+edges:
+  - {from: a, to: b}
+  - {from: b, to: good, when: memory.score > 5}
+  - {from: b, to: bad, when: memory.score <= 5}
+  - {from: good, to: q}
+  - {from: bad, to: q}
+outputs: {found: outputs.b.with.found, how: outputs.b.with.how}
+";
+
+#[tokio::test]
+async fn a_node_that_vanished_names_the_nearest_checkpoint_that_works() {
+    let scene = Scene::new();
+    let (id, end) = scene.start(PLAN).await;
+    assert!(matches!(end, End::Waiting { .. }), "{end:?}");
+    let text = PLAN
+        .replace("  q: {action: ask, with: {question: 'Go on?'}}\n", "  other: {action: keyed}\n")
+        .replace("to: q", "to: other");
+    let other = graph(&text);
+    let error = scene.resume_with(id, &BTreeMap::new(), Some(&other)).await.unwrap_err();
+    let Error::Incompatible { name, nearest: Some(nearest), .. } = &error else { panic!("{error}") };
+    assert_eq!((name.as_str(), nearest.description.as_str()), ("q", "after good"));
+    assert!(
+        error.to_string().contains(&format!("resume from checkpoint {} (after good)", nearest.checkpoint)),
+        "{error}"
+    );
+    // And it does work.
+    let engine = scene.engine().await;
+    let how = Resume::from(Point::Checkpoint(nearest.checkpoint));
+    let (end, changes) = scene.runner(&engine).resume(id, how, Some(&other), &BTreeMap::new()).await.unwrap();
+    completed(&end);
+    assert_eq!(changes, ["node q is gone", "node other is new"]);
+    assert_eq!(scene.effects.nodes(), ["a", "b", "good", "other"]);
+}
+
+#[tokio::test]
+async fn a_memory_key_that_is_missing_names_the_nearest_checkpoint_or_can_be_given() {
+    let scene = Scene::new();
+    let (id, _) = scene.start(PLAN).await;
+    // Today's graph remembers something at a step that is done, and needs it at one that is not.
+    let text = PLAN
+        .replace("remember: {found: output.with.topic}", "remember: {found: output.with.topic, kind: output.node}")
+        .replace("  - {from: bad, to: q}\n", "  - {from: bad, to: q}\n  - {from: q, to: last}\n")
+        .replace("edges:\n", "  last: {action: keyed, with: {kind: '{{ memory.kind }}'}}\nedges:\n");
+    let other = graph(&text);
+    let error = scene.resume_with(id, &BTreeMap::new(), Some(&other)).await.unwrap_err();
+    let Error::Incompatible { name, nearest: Some(nearest), why } = &error else { panic!("{error}") };
+    assert_eq!(name, "kind");
+    assert!(why.contains("last needs memory.kind"), "{why}");
+    // Before the step that writes it: nothing had begun.
+    let engine = scene.engine().await;
+    let state = engine
+        .store()
+        .state_at(engine.mark(id, &Point::Checkpoint(nearest.checkpoint)).await.unwrap().at)
+        .await
+        .unwrap();
+    assert_eq!(state.pointer("/execution/nodes"), Some(&json!({})));
+    milepost_run::run::answer(&engine, id, "q", 0, "yes", "kim").await.unwrap();
+    let how = Resume::latest().set(milepost::parse_set("memory.kind=x").unwrap().0, "x");
+    let (end, _) = scene.runner(&engine).resume(id, how, Some(&other), &BTreeMap::new()).await.unwrap();
+    completed(&end);
+}
+
+/// A key that a skipped step would have written is not missing: whoever reads it deals with that.
+#[tokio::test]
+async fn a_key_of_a_way_that_was_not_taken_is_not_missing() {
+    let scene = Scene::new();
+    let text = "
+memory: {n: 1}
+nodes:
+  a: {action: keyed}
+  no: {action: keyed, remember: {x: output.node}}
+  q: {action: ask, with: {question: 'Go on?'}}
+  last: {action: keyed, with: {x: '{{ memory.x | default(\"none\") }}'}}
+edges:
+  - {from: a, to: no, when: memory.n == 2}
+  - {from: a, to: q}
+  - {from: q, to: last}
+  - {from: no, to: last}
+outputs: {x: outputs.last.with.x}
+";
+    let (id, _) = scene.start(text).await;
+    milepost_run::run::answer(&scene.engine().await, id, "q", 0, "yes", "kim").await.unwrap();
+    assert_eq!(completed(&scene.resume(id).await)["x"], "none");
+}
+
+#[tokio::test]
+async fn a_memory_key_that_is_new_begins_as_the_graph_says() {
+    let scene = Scene::new();
+    let (id, _) = scene.start(PLAN).await;
+    let other = graph(&PLAN.replace("score: 9}", "score: 9, more: 3}"));
+    milepost_run::run::answer(&scene.engine().await, id, "q", 0, "yes", "kim").await.unwrap();
+    let (end, changes) = scene.resume_with(id, &BTreeMap::new(), Some(&other)).await.unwrap();
+    completed(&end);
+    assert_eq!(changes, ["memory key more is new, and begins as the graph says"]);
+    assert_eq!(scene.section(id, "memory").await["more"], 3);
+}
+
+#[tokio::test]
+async fn recorded_sessions_are_checked_against_todays_graph() {
+    let scene = Scene::new();
+    let (id, _) = scene.start(PLAN).await;
+    let engine = scene.engine().await;
+    let runner = scene.runner(&engine);
+    let same = runner.verify_replay(&graph(PLAN), id).await.unwrap();
+    assert_eq!((same.changes.len(), same.breaks.len(), same.decisions), (0, 0, 4), "{same:?}");
+    let fine = runner.verify_replay(&graph(&PLAN.replace("how: well", "how: badly")), id).await.unwrap();
+    assert_eq!(fine.changes, ["node b is another, and was done as it was"]);
+    assert!(fine.breaks.is_empty(), "{fine:?}");
+    let otherwise =
+        PLAN.replace("memory.score > 5", "memory.score > 9").replace("memory.score <= 5", "memory.score <= 9");
+    let breaks = runner.verify_replay(&graph(&otherwise), id).await.unwrap().breaks;
+    let told: Vec<(&About, &str)> = breaks.iter().map(|one| (&one.about, one.why.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            (&About::Edge("b>good".into()), "it was taken, and would be passed now"),
+            (&About::Edge("b>bad".into()), "it was passed, and would be taken now"),
+        ]
+    );
+    let asked = runner.verify_replay(&graph(&PLAN.replace("Go on?", "Really?")), id).await.unwrap();
+    assert_eq!(asked.breaks[0].about, About::Step("q".into()));
+    assert_eq!(asked.nearest.unwrap().description, "after good");
+    let empty = engine.create(NewSession::default()).await.unwrap();
+    assert!(runner.verify_replay(&graph(PLAN), empty.id()).await.is_err());
+}
+
+#[tokio::test]
+async fn a_step_is_run_again_with_other_input_on_a_branch() {
+    let scene = Scene::new();
+    let text = PLAN.replace("  q: {action: ask, with: {question: 'Go on?'}}\n", "  q: {action: keyed}\n");
+    let (id, end) = scene.start(&text).await;
+    assert_eq!(completed(&end)["how"], "well");
+    let before = scene.section(id, "execution").await;
+    let engine = scene.engine().await;
+    let again = Again { node: "b".into(), round: None, input: Map::from_iter([("how".into(), "badly".into())]) };
+    let (branch, end) = scene.runner(&engine).rerun(id, &again, None, NewSession::default()).await.unwrap();
+    assert_eq!((&completed(&end)["how"], &completed(&end)["found"]), (&json!("badly"), &json!("rust")));
+    assert_ne!(branch, id);
+    assert_eq!(scene.effects.nodes(), ["a", "b", "good", "q", "b", "good", "q"], "what came before is not run again");
+    assert_eq!(scene.effects.counts()["b"], (2, 2), "another effect has another key");
+    assert_eq!(scene.section(id, "execution").await, before, "the session itself is left alone");
+    let refused = Again { node: "b".into(), round: Some(3), ..Again::default() };
+    let error = scene.runner(&engine).rerun(id, &refused, None, NewSession::default()).await.unwrap_err();
+    assert!(error.to_string().contains("round 3"), "{error}");
+    let refused = Again { node: "zzz".into(), ..Again::default() };
+    assert!(scene.runner(&engine).rerun(id, &refused, None, NewSession::default()).await.is_err());
+}
+
+#[tokio::test]
+async fn an_agent_that_is_run_again_begins_a_conversation_anew() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let script = "
+replies:
+  - {when: cats, text: about cats}
+  - {when: dogs, calls: [{name: pay, input: {}}]}
+  - {when: dogs, text: about dogs}
+";
+    let text = "nodes: {a: {action: agent, with: {prompt: dogs, tools: [{name: pay, action: effect}]}}}\noutputs: {text: outputs.a.text}\n";
+    let runner = scene.scripted(&engine, script);
+    let (id, end) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    assert_eq!(completed(&end)["text"], "about dogs");
+    let again = Again { node: "a".into(), round: None, input: Map::from_iter([("prompt".into(), "cats".into())]) };
+    let (branch, end) = runner.rerun(id, &again, None, NewSession::default()).await.unwrap();
+    assert_eq!(completed(&end)["text"], "about cats");
+    assert_eq!(scene.said(branch, "a").await.last().unwrap().text(), "about cats");
+    assert_eq!(scene.effects.counts()["a/turn_1.1.pay"], (1, 1));
+}
+
+#[tokio::test]
+async fn conclusions_of_a_branch_are_brought_home_once() {
+    let scene = Scene::new();
+    let (id, _) = scene.start(PLAN).await;
+    let engine = scene.engine().await;
+    let again = Again { node: "a".into(), round: None, input: Map::from_iter([("topic".into(), "zig".into())]) };
+    let (branch, _) = scene.runner(&engine).rerun(id, &again, None, NewSession::default()).await.unwrap();
+    assert_eq!(scene.section(branch, "memory").await["found"], "zig");
+    let what =
+        MergeBack { memory: vec!["found".into()], outputs: vec!["b".into()], summary: Some("Zig it is.".into()) };
+    let merged = merge_back(&engine, branch, &what).await.unwrap();
+    assert_eq!((merged.into, merged.was_done), (id, false));
+    assert_eq!(scene.section(id, "memory").await["found"], "zig");
+    assert_eq!(scene.section(id, "merged").await[branch.to_string()]["outputs"]["b"]["with"]["found"], "zig");
+    let said = scene.said(id, "main").await;
+    assert_eq!(said.len(), 1);
+    assert!(said[0].text().contains("Zig it is.\nfound: zig"), "{}", said[0].text());
+    assert_eq!(said[0].extra["merged_from"], branch.to_string());
+    assert!(merge_back(&engine, branch, &what).await.unwrap().was_done);
+    assert_eq!(scene.said(id, "main").await.len(), 1);
+    for (what, expected) in [
+        (MergeBack { memory: vec!["nothing".into()], ..MergeBack::default() }, "its memory has no \"nothing\""),
+        (MergeBack { outputs: vec!["nothing".into()], ..MergeBack::default() }, "it has no output \"nothing\""),
+        (MergeBack::default(), "nothing was chosen"),
+        (MergeBack { summary: Some("x".repeat(70_000)), ..MergeBack::default() }, "MAX_SUMMARY_BYTES"),
+    ] {
+        let error = merge_back(&engine, branch, &what).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert!(merge_back(&engine, id, &what).await.unwrap_err().to_string().contains("it is not a branch"));
+}
+
+#[tokio::test]
+async fn the_rounds_of_a_loop_are_decided_again_too() {
+    let scene = Scene::new();
+    let text = "
+memory: {count: 0}
+nodes:
+  work: {action: effect}
+  count: {action: set, with: {count: {cel: memory.count + 1}}}
+  last: {action: effect}
+edges:
+  - {from: work, to: count}
+  - {from: count, to: work, when: memory.count < 3, limit: 5}
+  - {from: count, to: last}
+";
+    let (id, end) = scene.start(text).await;
+    completed(&end);
+    let engine = scene.engine().await;
+    let runner = scene.runner(&engine);
+    let same = runner.verify_replay(&graph(text), id).await.unwrap();
+    // Two rounds that began again and one that did not, the way into each, and the way out.
+    assert_eq!((same.breaks.len(), same.decisions), (0, 3 + 3 + 1), "{same:?}");
+    let told = |when: &str| {
+        let other = graph(&text.replace("memory.count < 3", when));
+        let runner = runner.clone();
+        async move {
+            let breaks = runner.verify_replay(&other, id).await.unwrap().breaks;
+            breaks.into_iter().map(|one| (one.about, one.why)).collect::<Vec<_>>()
+        }
+    };
+    let edge = || About::Edge("count>work".into());
+    assert_eq!(told("memory.count < 2").await, [(edge(), "it was taken, and would be passed now".to_owned())]);
+    assert_eq!(told("memory.count < 4").await, [(edge(), "it was passed, and would be taken now".to_owned())]);
+}

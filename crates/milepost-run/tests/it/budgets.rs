@@ -1,0 +1,125 @@
+//! What a session may cost, and what it will.
+
+use std::collections::BTreeMap;
+
+use milepost::{NewSession, Resume};
+use milepost_run::run::{Basis, Budget, End};
+use serde_json::json;
+
+use crate::support::{Scene, completed, graph};
+
+const SCRIPT: &str = "
+replies:
+  - {when: first, text: one, usage: {input_tokens: 90, output_tokens: 10}, cost_usd: 0.5}
+  - {when: second, text: two, usage: {input_tokens: 190, output_tokens: 10}, cost_usd: 0.25}
+  - {when: third, text: three, usage: {input_tokens: 10, output_tokens: 10}}
+";
+
+const PLAN: &str = "
+budget: {tokens: 100}
+steps:
+  - {id: a, action: model, with: {prompt: first}}
+  - {id: b, action: model, with: {prompt: second}, needs: a}
+  - {id: c, action: effect, needs: b}
+";
+
+static EMPTY: BTreeMap<String, milepost_run::run::Settle> = BTreeMap::new();
+
+#[tokio::test]
+async fn a_budget_that_is_used_up_pauses_the_session_until_it_is_raised() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let runner = scene.scripted(&engine, SCRIPT);
+    let (id, end) = runner.start(&graph(PLAN), NewSession::default()).await.unwrap();
+    let why = "the session's budget of 100 tokens is used up (100); raise the budget, then resume";
+    assert_eq!(end, End::Paused { node: None, why: why.into() });
+    assert_eq!(scene.status(id).await, "paused");
+    let again = runner.resume(id, Resume::latest(), None, &EMPTY).await.unwrap().0;
+    assert!(matches!(again, End::Paused { .. }), "nothing changed: {again:?}");
+    assert_eq!(scene.said(id, "b").await.len(), 0);
+    let dollars = Budget { tokens: None, cost_usd: Some(0.75) };
+    let end = runner.clone().budget(dollars).resume(id, Resume::latest(), None, &EMPTY).await.unwrap().0;
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("budget of $0.75 is used up ($0.7500)")), "{end:?}");
+    assert_eq!(scene.section(id, "execution").await["budget"], json!({"cost_usd": 0.75}));
+    let still = runner.resume(id, Resume::latest(), None, &EMPTY).await.unwrap().0;
+    assert!(matches!(&still, End::Paused { why, .. } if why.contains("$0.75")), "what was raised stays so: {still:?}");
+    // A file that says otherwise than it did counts, too.
+    let more = graph(&PLAN.replace("tokens: 100", "tokens: 1000"));
+    let end = runner.resume(id, Resume::latest(), Some(&more), &EMPTY).await.unwrap().0;
+    completed(&end);
+    assert_eq!(scene.effects.nodes(), ["c"]);
+}
+
+/// Money that nobody can count is not spent in silence.
+#[tokio::test]
+async fn a_budget_of_money_pauses_at_an_answer_without_a_price() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let text = "budget: {cost_usd: 5}\nsteps:\n  - {id: a, action: model, with: {prompt: third}}\n  - {id: c, action: effect, needs: a}\n";
+    let (_, end) = scene.scripted(&engine, SCRIPT).start(&graph(text), NewSession::default()).await.unwrap();
+    assert!(
+        matches!(&end, End::Paused { why, .. } if why.starts_with("the price of an answer is not known")),
+        "{end:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_budget_stops_an_agent_in_the_middle_of_its_loop() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let script = "
+replies:
+  - {calls: [{name: pay, input: {}}], usage: {input_tokens: 90, output_tokens: 10}}
+  - {text: done, usage: {input_tokens: 90, output_tokens: 10}}
+";
+    let text =
+        "budget: {tokens: 50}\nnodes: {a: {action: agent, with: {prompt: go, tools: [{name: pay, action: effect}]}}}\n";
+    let runner = scene.scripted(&engine, script);
+    let (id, end) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    assert!(
+        matches!(&end, End::Paused { node: Some(node), why } if node == "a" && why.contains("50 tokens")),
+        "{end:?}"
+    );
+    let runner = runner.budget(Budget { tokens: Some(1000), cost_usd: None });
+    completed(&runner.resume(id, Resume::latest(), None, &EMPTY).await.unwrap().0);
+    assert_eq!(scene.effects.counts()["a/turn_1.1.pay"], (1, 1));
+    assert_eq!(scene.section(id, "execution").await["spent"]["input_tokens"], 180);
+}
+
+#[tokio::test]
+async fn what_a_resume_will_cost_is_known_before() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let runner = scene.scripted(&engine, SCRIPT);
+    let text = "
+steps:
+  - {id: a, action: model, with: {prompt: first}}
+  - {id: q, action: ask, with: {question: x, default: y}, needs: a}
+  - {id: b, action: model, with: {prompt: second}, needs: q}
+  - {id: c, action: effect, needs: b}
+";
+    let (id, _) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    let forecast = runner.forecast(id, None).await.unwrap();
+    assert_eq!(forecast.steps.len(), 1, "{forecast:?}");
+    let step = &forecast.steps[0];
+    assert_eq!(
+        (step.node.as_str(), step.basis, step.tokens, step.cost_usd),
+        ("b", Basis::Average, Some(100), Some(0.5))
+    );
+    assert_eq!((forecast.tokens, forecast.cost_usd, forecast.spent.tokens()), (Some(100), Some(0.5), 100));
+    assert!(forecast.unknown.is_empty());
+
+    // Another run of the same graph came further: it is the better guide.
+    let (other, _) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    milepost_run::run::answer(&engine, other, "q", 0, "y", "kim").await.unwrap();
+    completed(&runner.resume(other, Resume::latest(), None, &EMPTY).await.unwrap().0);
+    let forecast = runner.forecast(id, None).await.unwrap();
+    let step = &forecast.steps[0];
+    assert_eq!((step.basis, step.tokens, step.cost_usd), (Basis::Recorded, Some(200), Some(0.25)));
+
+    // Nothing is known of a model that was never asked.
+    let text = "steps:\n  - {id: q, action: ask, with: {question: x}}\n  - {id: z, action: model, with: {prompt: third}, needs: q}\n";
+    let (id, _) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    let forecast = runner.forecast(id, None).await.unwrap();
+    assert_eq!((forecast.tokens, forecast.cost_usd, forecast.unknown.as_slice()), (None, None, &["z".to_owned()][..]));
+}

@@ -1,0 +1,143 @@
+//! Tools of MCP servers: real ones, over their standard streams and over HTTP.
+
+use std::sync::Arc;
+
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use milepost::NewSession;
+use milepost_run::run::End;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::{Value, json};
+
+use crate::roles::{ARGUMENTS, ROLE, Tools};
+use crate::support::{Scene, completed, graph};
+
+/// A server that is a program: this one, in another role. What the shell does first keeps the harness's words out.
+fn program(before: &str) -> Value {
+    let line = format!("{before} exec 3>&1 1>/dev/null; exec \"$0\" \"$@\"");
+    let exe = std::env::current_exe().unwrap().display().to_string();
+    let argv: Vec<String> = ["sh".to_owned(), "-c".to_owned(), line, exe]
+        .into_iter()
+        .chain(ARGUMENTS.iter().map(|argument| (*argument).to_owned()))
+        .collect();
+    json!({"argv": argv, "set": {ROLE: "mcp"}})
+}
+
+/// A server on loopback.
+async fn served(json_response: bool) -> Value {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let mut config = StreamableHttpServerConfig::default();
+    config.json_response = json_response;
+    let service = StreamableHttpService::new(|| Ok(Tools), Arc::new(LocalSessionManager::default()), config);
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = TowerToHyperService::new(service.clone());
+            let builder = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
+            tokio::spawn(async move { drop(builder.serve_connection(TokioIo::new(stream), service).await) });
+        }
+    });
+    json!({"url": url})
+}
+
+async fn call(server: &Value, tool: &str, arguments: Value, more: Value) -> (Scene, End, Value) {
+    let scene = Scene::new();
+    let mut with = server.clone();
+    with["tool"] = tool.into();
+    with["arguments"] = arguments;
+    with.as_object_mut().unwrap().extend(more["with"].as_object().cloned().unwrap_or_default());
+    let mut node = json!({"action": "mcp", "retry": 1, "with": with});
+    node.as_object_mut().unwrap().extend(more["node"].as_object().cloned().unwrap_or_default());
+    let (id, end) = scene.start(&json!({"nodes": {"a": node}, "memory": {"who": "kim"}}).to_string()).await;
+    let execution = scene.section(id, "execution").await;
+    let output = execution["outputs"]["a"].clone();
+    let key = execution["nodes"]["a"]["key"].clone();
+    (scene, end, json!({"output": output, "key": key}))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_is_called_with_the_steps_key() {
+    for server in [program(""), served(false).await, served(true).await] {
+        let (_, end, given) = call(&server, "echo", json!({"text": "{{ memory.who }}"}), json!({})).await;
+        completed(&end);
+        let said: Value = serde_json::from_str(given["output"]["text"].as_str().unwrap()).unwrap();
+        assert_eq!((&said["said"], &said["key"]), (&json!("kim"), &given["key"]), "{server}");
+        if server.get("argv").is_some() {
+            assert_eq!((&said["environment"], &said["home"]), (&given["key"], &Value::Null), "only what it may see");
+        }
+        assert_eq!(given["output"]["truncated"], false);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_of_tools_and_servers_say_what_they_are() {
+    for server in [program(""), served(false).await] {
+        let (_, end, _) = call(&server, "fail", json!({}), json!({})).await;
+        assert!(matches!(&end, End::Paused { why, .. } if why == "the tool failed: it does not work"), "{end:?}");
+        let (_, end, _) = call(&server, "fly", json!({}), json!({})).await;
+        assert!(matches!(&end, End::Paused { why, .. } if why.contains("there is no tool fly")), "{end:?}");
+    }
+    let (_, end, _) = call(&json!({"argv": ["/no/such/program"]}), "x", json!({}), json!({})).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("cannot be started")), "{end:?}");
+    let (_, end, _) = call(&json!({"argv": ["echo", "hello"]}), "x", json!({}), json!({})).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("does not speak MCP")), "{end:?}");
+    let (_, end, _) = call(&json!({"url": "http://127.0.0.1:1/mcp"}), "x", json!({}), json!({})).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("cannot be reached")), "{end:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_tool_gives_is_limited() {
+    for server in [program(""), served(false).await] {
+        let more = json!({"with": {"max_output_bytes": 1000}});
+        let (_, end, given) = call(&server, "big", json!({"bytes": 2_000_000}), more).await;
+        completed(&end);
+        let output = &given["output"];
+        assert!(output["text"].as_str().unwrap().len() < 1100, "{server}");
+        assert_eq!((&output["truncated"], &output["content"]), (&json!(true), &Value::Null));
+    }
+    let (_, end, _) = call(&program(""), "big", json!({"bytes": 100_000_000}), json!({})).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("MAX_MESSAGE_BYTES")), "{end:?}");
+}
+
+fn is_alive(pid: &str) -> bool {
+    // A process that ended and was not fetched yet has no command line any more.
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_does_not_end_is_ended_with_all_that_it_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let pids = dir.path().join("pids");
+    // SIGTERM is ignored by it and by its child.
+    let more = json!({"node": {"timeout": "2s"}});
+    let (_, end, _) = call(&program("trap '' TERM;"), "hang", json!({"pids": pids}), more).await;
+    assert!(matches!(&end, End::Uncertain { .. }), "it may have done something: {end:?}");
+    let written = std::fs::read_to_string(&pids).unwrap();
+    for pid in written.split(' ') {
+        for _ in 0..1000 {
+            if !is_alive(pid) {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert!(!is_alive(pid), "{pid} lives on");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_is_given_the_tools_of_a_server() {
+    for server in [program(""), served(false).await] {
+        let scene = Scene::new();
+        let engine = scene.engine().await;
+        let script = "replies:\n  - calls: [{name: echo, input: {text: hi}}, {name: big, input: {bytes: 3}}]\n  - {text: done}\n";
+        let tools = json!([{"mcp": server, "only": ["echo"]}]);
+        let text = json!({"nodes": {"a": {"action": "agent", "with": {"prompt": "go", "tools": tools}}}}).to_string();
+        let (id, end) = scene.scripted(&engine, script).start(&graph(&text), NewSession::default()).await.unwrap();
+        completed(&end);
+        let said = scene.said(id, "a").await;
+        assert!(said[2].text().contains("\\\"said\\\":\\\"hi\\\""), "{}", said[2].text());
+        assert!(said[3].text().contains("there is no tool \"big\"; there are echo"), "{}", said[3].text());
+    }
+}

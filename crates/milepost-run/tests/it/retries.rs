@@ -1,0 +1,226 @@
+//! Attempts: when they come, that they are the same step, and what is told when they are not.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use milepost::model::delta::StatePath;
+use milepost::{NewSession, Resume};
+use milepost_models::Timer;
+use milepost_run::run::{Action, End, Error, Failed, Settle, Step};
+use serde_json::{Value, json};
+
+use crate::support::{Scene, completed, graph};
+
+/// An attempt that is due does not wait for a step that happens to run beside it.
+#[tokio::test]
+async fn a_step_is_tried_again_while_another_one_runs() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    scene.effects.fail.store(1, Ordering::SeqCst);
+    let done = scene.dir.path().join("done");
+    let text = format!(
+        "
+parallel: 2
+start: [again, long]
+nodes:
+  again: {{action: effect, retry: {{attempts: 2, backoff: 20ms}}}}
+  tell: {{action: shell, with: {{command: 'touch {0}'}}, needs: again}}
+  long: {{action: shell, timeout: 60s, with: {{command: 'while ! test -e {0}; do sleep 0.02; done'}}}}
+",
+        done.display()
+    );
+    let runner = scene.runner(&engine).timer(Timer::real());
+    let tick = tokio::spawn({
+        let clock = Arc::clone(&scene.clock);
+        async move {
+            loop {
+                clock.advance_ms(5);
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        }
+    });
+    let (_, end) = runner.start(&graph(&text), NewSession::default()).await.unwrap();
+    completed(&end);
+    tick.abort();
+}
+
+#[tokio::test]
+async fn no_more_steps_run_at_the_same_time_than_the_limit_allows() {
+    let scene = Scene::new();
+    let dir = scene.dir.path().display().to_string();
+    // Each notes how many run while it does.
+    let step = |id: usize| {
+        format!(
+            "  - {{id: s{id}, action: shell, with: {{command: 'touch {dir}/run.{id}; ls {dir} | grep -c run >> {dir}/counts; sleep 0.1; rm {dir}/run.{id}'}}}}\n"
+        )
+    };
+    let steps: String = (0..7).map(step).collect();
+    let (_, end) = scene.start(&format!("parallel: 2\nsteps:\n{steps}")).await;
+    completed(&end);
+    let counts = std::fs::read_to_string(scene.dir.path().join("counts")).unwrap();
+    let most = counts.lines().map(|line| line.parse::<u32>().unwrap()).max().unwrap();
+    assert_eq!((counts.lines().count(), most), (7, 2), "{counts}");
+}
+
+/// What templates say of the attempt is no other input, and neither is what another step wrote in between.
+#[tokio::test]
+async fn another_attempt_is_the_same_step() {
+    let scene = Scene::new();
+    scene.effects.fail.store(1, Ordering::SeqCst);
+    let text = "
+parallel: 2
+memory: {n: 1}
+start: [a, nap]
+nodes:
+  a: {action: effect, retry: {attempts: 3, backoff: 1s}, with: {text: '{{ memory.n }} in attempt {{ attempt }}'}}
+  other: {action: set, with: {n: 2}, needs: nap}
+  nap: {action: wait, with: {for: 100ms}}
+outputs: {text: outputs.a.with.text, n: memory.n}
+";
+    let (_, end) = scene.start(text).await;
+    let outputs = completed(&end);
+    assert_eq!((&outputs["text"], &outputs["n"]), (&json!("1 in attempt 2"), &json!(2)));
+}
+
+/// A step that was begun, and whose input is another when the run goes on: told with the difference, not guessed.
+#[tokio::test]
+async fn a_step_whose_input_is_another_now_is_refused_with_the_difference() {
+    let scene = Scene::new();
+    scene.effects.fail.store(9, Ordering::SeqCst);
+    let text = "
+memory: {to: kim, same: x}
+nodes:
+  pay: {action: effect, retry: {attempts: 5, backoff: 1h}, with: {to: '{{ memory.to }}', amount: 3, note: '{{ memory.same }}'}}
+";
+    let (id, end) = scene.start(text).await;
+    assert!(matches!(end, End::Waiting { .. }), "{end:?}");
+    scene.effects.fail.store(0, Ordering::SeqCst);
+    scene.clock.advance_ms(7_200_000);
+    let engine = scene.engine().await;
+    let path = StatePath::root().key("memory").key("to");
+    let how = Resume { take_over: true, ..Resume::latest() }.set(path, "lee");
+    let refused = scene.runner(&engine).resume(id, how, None, &BTreeMap::new()).await.unwrap_err();
+    let Error::Changed { node, difference } = &refused else { panic!("{refused}") };
+    assert_eq!((node.as_str(), difference.as_str()), ("pay", "to was \"kim\" and is \"lee\""));
+    assert_eq!(scene.status(id).await, "paused", "it does not just die");
+    assert!(scene.effects.nodes().is_empty());
+    // Whoever wants it as it is now runs it on a branch, or puts back what was there.
+    let path = StatePath::root().key("memory").key("to");
+    let how = Resume { take_over: true, ..Resume::latest() }.set(path, "kim");
+    completed(&scene.runner(&engine).resume(id, how, None, &BTreeMap::new()).await.unwrap().0);
+    assert_eq!(scene.effects.nodes(), ["pay"]);
+}
+
+#[tokio::test]
+async fn a_step_that_is_another_in_the_graph_is_refused_with_the_difference() {
+    let scene = Scene::new();
+    scene.effects.fail.store(9, Ordering::SeqCst);
+    let text = "steps:\n  - {id: b, action: effect, retry: {attempts: 5, backoff: 1h}, with: {to: kim, amount: 3}}\n";
+    let (id, _) = scene.start(text).await;
+    let other = graph(&text.replace("action: effect", "action: keyed").replace("amount: 3", "sum: 4"));
+    let refused = scene.resume_with(id, &BTreeMap::new(), Some(&other)).await.unwrap_err();
+    let Error::Changed { node, difference } = &refused else { panic!("{refused}") };
+    assert_eq!(
+        (node.as_str(), difference.as_str()),
+        ("b", "action was \"effect\" and is \"keyed\"; with.amount was 3 and is gone; with.sum is new: 4")
+    );
+}
+
+/// Somebody said that it may run again, and means it as it is now.
+#[tokio::test]
+async fn an_uncertain_step_that_is_settled_runs_with_what_there_is_now() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let text = "memory: {to: kim}\nnodes: {pay: {action: effect, with: {to: '{{ memory.to }}'}}}\noutputs: {to: outputs.pay.with.to}\n";
+    let runner = scene.runner(&engine).at_boundary(Arc::new(|n| n == 2));
+    assert!(runner.start(&graph(text), NewSession::default()).await.is_err());
+    let id = engine.sessions(&Default::default()).await.unwrap().sessions[0].id;
+    let path = StatePath::root().key("memory").key("to");
+    let how = Resume { take_over: true, ..Resume::latest() }.set(path, "lee");
+    let settle = BTreeMap::from([("pay".to_owned(), Settle::RunAgain)]);
+    let (end, _) = scene.runner(&engine).resume(id, how, None, &settle).await.unwrap();
+    assert_eq!(completed(&end)["to"], "lee");
+}
+
+struct Panics;
+
+#[async_trait]
+impl Action for Panics {
+    async fn run(&self, _: Step) -> Result<Value, Failed> {
+        panic!("a bug");
+    }
+}
+
+/// An action that panics is that step's business alone; whether it had its effect, nobody knows.
+#[tokio::test]
+async fn an_action_that_breaks_off_leaves_the_others_alone() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let runner = scene.runner(&engine).action("panics", Arc::new(Panics));
+    let text = "
+parallel: 2
+start: [bad, good]
+nodes:
+  bad: {action: panics}
+  good: {action: shell, with: {command: 'sleep 0.2; echo fine'}}
+";
+    let checked = milepost_run::graph::check("g.yaml".as_ref(), text, &["panics"]);
+    let (id, end) = runner.start(&checked.graph.unwrap(), NewSession::default()).await.unwrap();
+    assert!(matches!(&end, End::Uncertain { steps } if steps.len() == 1 && steps[0].0 == "bad"), "{end:?}");
+    let nodes = scene.section(id, "execution").await["nodes"].clone();
+    assert_eq!((&nodes["good"]["status"], &nodes["bad"]["status"]), (&json!("completed"), &json!("uncertain")));
+    assert!(nodes["bad"]["error"].as_str().unwrap().contains("a bug"), "{nodes}");
+}
+
+/// Also when it runs alone, and before anything else.
+#[tokio::test]
+async fn an_action_that_breaks_off_at_once_leaves_the_run_alone() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let runner = scene.runner(&engine).action("panics", Arc::new(Panics));
+    let text = "{nodes: {bad: {action: panics}, next: {action: effect, needs: bad}}}";
+    let checked = milepost_run::graph::check("g.yaml".as_ref(), text, &["panics", "effect"]);
+    let (id, end) = runner.start(&checked.graph.unwrap(), NewSession::default()).await.unwrap();
+    assert!(matches!(&end, End::Uncertain { steps } if steps.len() == 1 && steps[0].0 == "bad"), "{end:?}");
+    let nodes = scene.section(id, "execution").await["nodes"].clone();
+    assert!(nodes["bad"]["error"].as_str().unwrap().contains("a bug"), "{nodes}");
+    assert!(nodes.get("next").is_none(), "{nodes}");
+}
+
+/// The end of a step is stored with the beginning of the next: one wait for the disk a step.
+#[tokio::test]
+async fn a_chain_stores_one_batch_a_step() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    for steps in [1, 20] {
+        let crossed = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let seen = Arc::clone(&crossed);
+        let runner = scene.runner(&engine).at_boundary(Arc::new(move |number| {
+            seen.store(number, Ordering::SeqCst);
+            false
+        }));
+        let step = |id: usize| match id {
+            0 => "  - {id: s0, action: effect}\n".to_owned(),
+            id => format!("  - {{id: s{id}, action: effect, dependencies: s{}}}\n", id - 1),
+        };
+        let text: String = (0..steps).map(step).collect();
+        let (id, end) = runner.start(&graph(&format!("steps:\n{text}")), NewSession::default()).await.unwrap();
+        completed(&end);
+        // Before the first, between each two, after the last, and the end of the run; each has a boundary on both sides.
+        assert_eq!(crossed.load(Ordering::SeqCst), 2 * (steps as u64 + 2));
+        // Each has its checkpoint before and after it all the same, in which it stands as it was then.
+        let marks = engine.store().marks(id, &Default::default()).await.unwrap();
+        for number in 0..steps {
+            for (described, status) in [("before", "running"), ("after", "completed")] {
+                let wanted = format!("{described} s{number}");
+                let mark = marks.iter().find(|mark| mark.checkpoint.description.as_deref() == Some(&wanted)).unwrap();
+                let state = engine.store().state_at(mark.at).await.unwrap();
+                let nodes = state.pointer("/execution/nodes").unwrap();
+                assert_eq!(nodes[format!("s{number}")]["status"], status, "{wanted}");
+                assert_eq!(nodes.as_object().unwrap().len(), number + 1, "{wanted}");
+            }
+        }
+    }
+}

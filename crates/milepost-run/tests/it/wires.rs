@@ -1,0 +1,157 @@
+//! Runs with a model that is reached over the wire, on its bad days: limits, breaks in the middle, garbage.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use milepost::{NewSession, Resume, Usage};
+use milepost_models::{ModelConfig, Provider, Timer};
+use milepost_run::run::{End, Runner};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::support::{Scene, completed, graph};
+
+fn stream(text: &str) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
+         data: {{\"id\":\"c1\",\"model\":\"m\",\"choices\":[{{\"index\":0,\"delta\":{{\"role\":\"assistant\",\"content\":\"{text}\"}}}}]}}\n\n"
+    )
+}
+
+fn whole(text: &str) -> String {
+    stream(text)
+        + "data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
+           data: {\"id\":\"c1\",\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n\
+           data: [DONE]\n\n"
+}
+
+fn refusal(status: &str, headers: &str) -> String {
+    let body = "{\"error\":{\"message\":\"slow down\"}}";
+    format!(
+        "HTTP/1.1 {status}\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// A server that gives these answers, the last one for ever.
+async fn server(answers: Vec<String>) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let number = counted.fetch_add(1, Ordering::SeqCst);
+            let answer = answers[number.min(answers.len() - 1)].clone();
+            let mut part = vec![0u8; 64 << 10];
+            let mut read = 0;
+            // The whole request, whose length it says.
+            loop {
+                read += stream.read(&mut part[read..]).await.unwrap();
+                let text = String::from_utf8_lossy(&part[..read]).to_ascii_lowercase();
+                let Some(end) = text.find("\r\n\r\n") else { continue };
+                let length =
+                    text.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
+                if read >= end + 4 + length.unwrap_or(0) {
+                    break;
+                }
+            }
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+        }
+    });
+    (url, count)
+}
+
+async fn run(answers: Vec<String>) -> (Scene, Runner, milepost::SessionId, End, Arc<AtomicUsize>) {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let (url, count) = server(answers).await;
+    let mut config = ModelConfig::new(Provider::OpenAi, "m");
+    config.base_url = Some(url);
+    let key = |name: &str| name.ends_with("_API_KEY").then(|| "sk-test-0123456789abcdef".to_owned());
+    let model = config.open(&key, engine.source(), Timer::none()).unwrap();
+    let runner = scene.runner(&engine).model(model);
+    let text = "nodes: {a: {action: model, with: {prompt: hi}, retry: {attempts: 2, backoff: 1ms}}}\noutputs: {text: outputs.a.text}\n";
+    let (id, end) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    (scene, runner, id, end, count)
+}
+
+#[tokio::test]
+async fn a_limit_becomes_a_checkpoint_and_a_wake_up_with_and_without_a_time() {
+    for (headers, seconds) in [("retry-after: 7200\r\n", 7200), ("", 60)] {
+        let answers = vec![refusal("429 Too Many Requests", headers), whole("hello")];
+        let (scene, runner, id, end, count) = run(answers).await;
+        let End::Waiting { until: Some(until), .. } = &end else { panic!("{end:?}") };
+        let now = milepost::model::Clock::now(&*scene.clock);
+        assert_eq!(until.since_ms(now), seconds * 1000, "{headers:?}");
+        let marks = scene.engine().await.store().marks(id, &Default::default()).await.unwrap();
+        assert!(marks.iter().any(|mark| mark.checkpoint.trigger.as_str() == "rate_limit"));
+        assert!(runner.claim_due(5).await.unwrap().is_empty());
+        scene.clock.advance_ms(seconds * 1000);
+        assert_eq!(runner.claim_due(5).await.unwrap(), [id]);
+        let end = runner.resume(id, Resume::latest(), None, &BTreeMap::new()).await.unwrap().0;
+        assert_eq!(completed(&end)["text"], "hello");
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+        let usage: Usage = scene.said(id, "a").await.iter().map(Usage::of).sum();
+        assert_eq!((usage.input_tokens, usage.output_tokens), (7, 3));
+    }
+}
+
+#[tokio::test]
+async fn what_breaks_in_the_middle_is_asked_again_and_leaves_nothing_half() {
+    let half = stream("hel") + "data: {\"id\":\"c1\",\"cho";
+    let failed = stream("hel") + "data: {\"error\":{\"message\":\"internal\",\"code\":500}}\n\n";
+    let status = refusal("500 Internal Server Error", "");
+    for broken in [half, failed, status] {
+        let (scene, _, id, end, count) = run(vec![broken.clone(), whole("hello")]).await;
+        assert_eq!(completed(&end)["text"], "hello", "{broken}");
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+        let said = scene.said(id, "a").await;
+        assert_eq!(said.iter().map(|message| message.text().into_owned()).collect::<Vec<_>>(), ["hi", "hello"]);
+    }
+}
+
+#[tokio::test]
+async fn garbage_pauses_the_run_with_the_reason() {
+    let garbage =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\ndata: \u{1}{{{nonsense\n\n";
+    let (scene, _, id, end, count) = run(vec![garbage.to_owned()]).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("cannot be understood")), "{end:?}");
+    assert_eq!((count.load(Ordering::SeqCst), scene.status(id).await.as_str()), (2, "paused"));
+    assert!(scene.said(id, "a").await.is_empty());
+}
+
+/// A server that says when it wants to be asked again is not asked before, and that is no failed attempt.
+#[tokio::test]
+async fn a_request_that_is_limited_waits_as_long_as_the_server_says() {
+    let fine = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok".to_owned();
+    for status in ["429 Too Many Requests", "503 Service Unavailable"] {
+        let scene = Scene::new();
+        let engine = scene.engine().await;
+        let (url, count) = server(vec![refusal(status, "retry-after: 7200\r\n"), fine.clone()]).await;
+        let text = format!(
+            "nodes: {{a: {{action: http, with: {{url: '{url}'}}, retry: 1}}}}\noutputs: {{body: outputs.a.body}}\n"
+        );
+        let runner = scene.runner(&engine);
+        let (id, end) = runner.start(&graph(&text), NewSession::default()).await.unwrap();
+        let End::Waiting { until: Some(until), .. } = &end else { panic!("{end:?}") };
+        assert_eq!(until.since_ms(milepost::model::Clock::now(&*scene.clock)), 7_200_000);
+        scene.clock.advance_ms(7_200_000);
+        assert_eq!(runner.claim_due(5).await.unwrap(), [id]);
+        let end = runner.resume(id, Resume::latest(), None, &BTreeMap::new()).await.unwrap().0;
+        assert_eq!((completed(&end)["body"].as_str(), count.load(Ordering::SeqCst)), (Some("ok"), 2));
+    }
+    // Those who ask for no time worth the name are asked as often as the node says, and not for ever.
+    for headers in ["retry-after: 0\r\n", "retry-after: 2\r\n", "retry-after: Thu, 01 Jan 1970 00:00:00 GMT\r\n"] {
+        let scene = Scene::new();
+        let engine = scene.engine().await;
+        let (url, count) = server(vec![refusal("503 Service Unavailable", headers)]).await;
+        let text =
+            format!("nodes: {{a: {{action: http, with: {{url: '{url}'}}, retry: {{attempts: 2, backoff: 1ms}}}}}}");
+        let (_, end) = scene.runner(&engine).start(&graph(&text), NewSession::default()).await.unwrap();
+        assert!(matches!(&end, End::Paused { why, .. } if why.contains("503")), "{end:?}");
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+    }
+}
