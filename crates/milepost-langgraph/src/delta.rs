@@ -1,6 +1,7 @@
 //! How one value becomes the next, byte by byte: copies out of the old one and of what was written for it, and what is new.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use milepost_store::Error;
 
@@ -9,19 +10,66 @@ use crate::bytes::{In, Out, damaged};
 /// Pieces shorter than this are not looked for.
 const BLOCK: usize = 16;
 
+/// A piece of bytes, to be found by a hash that costs little: whoever chooses the bytes can make a change larger, and pays for it.
+#[derive(PartialEq, Eq)]
+struct Block([u8; BLOCK]);
+
+impl Hash for Block {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64((u128::from_le_bytes(self.0) ^ SEED).wrapping_mul(SEED).rotate_left(64) as u64);
+    }
+}
+
+const SEED: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+
+/// Takes the hash as it is.
+#[derive(Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+    fn write_u64(&mut self, hash: u64) {
+        self.0 ^= hash ^ hash >> 29;
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type Mixing = BuildHasherDefault<Mixed>;
+
 /// What must be done to the old bytes to get the new ones. `beside` are bytes that whoever applies it has, too; whether they
 /// were used is told.
 pub(crate) fn diff(old: &[u8], beside: &[u8], new: &[u8]) -> (Vec<u8>, bool) {
     let mut out = Out::default();
     out.number(new.len() as u64);
-    let front = old.iter().zip(new).take_while(|(a, b)| a == b).count();
-    let longest = old.len().min(new.len()) - front;
-    let back = old.iter().rev().zip(new.iter().rev()).take(longest).take_while(|(a, b)| a == b).count();
+    let front = front_of(old, new);
+    let back = back_of(&old[front..], &new[front..]);
     copy(&mut out, 0, front);
     let (old_end, new_end) = (old.len() - back, new.len() - back);
     let used = middle(&mut out, old, front..old_end, beside, &new[front..new_end]);
     copy(&mut out, old_end, back);
     (out.0, used)
+}
+
+/// So many bytes are compared at once where two values are alike.
+const STEP: usize = 64;
+
+/// How much two begin with alike.
+fn front_of(a: &[u8], b: &[u8]) -> usize {
+    let steps = a.as_chunks::<STEP>().0.iter().zip(b.as_chunks::<STEP>().0).take_while(|(a, b)| a == b).count();
+    let at = steps * STEP;
+    at + a[at..].iter().zip(&b[at..]).take_while(|(a, b)| a == b).count()
+}
+
+/// How much two end with alike.
+fn back_of(a: &[u8], b: &[u8]) -> usize {
+    let (all_a, all_b) = (a.as_rchunks::<STEP>().1, b.as_rchunks::<STEP>().1);
+    let steps = all_a.iter().rev().zip(all_b.iter().rev()).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a[..a.len() - steps * STEP], &b[..b.len() - steps * STEP]);
+    steps * STEP + a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count()
 }
 
 fn copy(out: &mut Out, from: usize, length: usize) {
@@ -44,16 +92,17 @@ fn middle(out: &mut Out, old: &[u8], range: std::ops::Range<usize>, beside: &[u8
         insert(out, new);
         return false;
     }
-    let mut known: HashMap<&[u8], (usize, bool)> = HashMap::with_capacity((range.len() + beside.len()) / BLOCK);
-    for (at, block) in beside.chunks_exact(BLOCK).enumerate() {
-        known.entry(block).or_insert((at * BLOCK, true));
+    let mut known: HashMap<Block, (usize, bool), Mixing> =
+        HashMap::with_capacity_and_hasher((range.len() + beside.len()) / BLOCK, Mixing::default());
+    for (at, block) in beside.as_chunks().0.iter().enumerate() {
+        known.entry(Block(*block)).or_insert((at * BLOCK, true));
     }
-    for (at, block) in old[range.clone()].chunks_exact(BLOCK).enumerate() {
-        known.entry(block).or_insert((range.start + at * BLOCK, false));
+    for (at, block) in old[range.clone()].as_chunks().0.iter().enumerate() {
+        known.entry(Block(*block)).or_insert((range.start + at * BLOCK, false));
     }
     let (mut at, mut begun, mut used) = (0, 0, false);
-    while at + BLOCK <= new.len() {
-        let Some(&(found, is_beside)) = known.get(&new[at..at + BLOCK]) else {
+    while let Some(block) = new[at..].first_chunk() {
+        let Some(&(found, is_beside)) = known.get(&Block(*block)) else {
             at += 1;
             continue;
         };
@@ -112,9 +161,10 @@ mod tests {
             keep in 0usize..200,
         ) {
             let mixed = [&old[..keep.min(old.len())], &beside, &new].concat();
-            for new in [&new, &mixed] {
-                let (delta, _) = diff(&old, &beside, new);
-                proptest::prop_assert_eq!(&apply(&old, &beside, &delta).unwrap(), new);
+            let longer = [&old[..], &old, &new, &old].concat();
+            for (old, new) in [(&old, &new), (&old, &mixed), (&mixed, &longer), (&longer, &mixed)] {
+                let (delta, _) = diff(old, &beside, new);
+                proptest::prop_assert_eq!(&apply(old, &beside, &delta).unwrap(), new);
             }
         }
 

@@ -1,16 +1,23 @@
 //! Keeping house: deleting, pruning and copying threads, as LangGraph asks for it.
 
-use milepost_model::{SessionId, SessionPatch};
-use milepost_store::{Append, Claim, DeleteMode, Error, NewSession, Result};
+use std::collections::BTreeSet;
+
+use milepost_model::{Session, SessionId, SessionPatch};
+use milepost_store::{Append, Claim, DeleteMode, Error, NewSession, Result, SessionWriter};
 use serde_json::Value;
 
-use crate::read::{Found, FoundValue, Marked};
-use crate::record::Record;
-use crate::thread::{BUILDING, Saver, THREAD_RECORD, ThreadKey, View};
+use crate::read::{Found, FoundValue, FoundWrite, Marked};
+use crate::thread::{BUILDING, LEFT, Saver, THREAD_RECORD, ThreadKey, View};
 use crate::write::{NewCheckpoint, NewValue, NewWrite, NewWrites, Part};
 
+const HOLDER: &str = "LangGraph's adapter";
+/// How often a thread is pruned again when others write to it meanwhile.
+const TRIES: usize = 16;
+/// How often a session is left again when others write to it at the same moment.
+const LEAVE_TRIES: usize = 256;
+
 fn claim() -> Claim {
-    Claim::new("LangGraph's adapter").take_over()
+    Claim::new(HOLDER).take_over()
 }
 
 impl Saver {
@@ -19,7 +26,7 @@ impl Saver {
         for (key, session) in self.sessions(Some(thread), None).await? {
             self.delete(&key, session).await?;
         }
-        Ok(())
+        self.sweep(thread).await
     }
 
     async fn delete(&self, key: &ThreadKey, session: SessionId) -> Result<()> {
@@ -45,16 +52,16 @@ impl Saver {
     /// Deletes the checkpoints of runs, with their writes.
     pub async fn delete_for_runs(&self, runs: &[String]) -> Result<()> {
         for (key, session) in self.sessions(None, None).await? {
-            let mut gone = Vec::new();
+            let mut gone = BTreeSet::new();
             for marked in self.all_marks(session).await? {
                 if self.run_of(&marked).await?.is_some_and(|run| runs.contains(&run)) {
-                    gone.push(marked.record.id);
+                    gone.insert(marked.record.id);
                 }
             }
             if !gone.is_empty() {
                 let mut slot = self.slot(&key).await;
                 *slot = None;
-                self.rebuild(&key, session, |record| !gone.contains(&record.id)).await?;
+                Box::pin(self.rebuild(&key, session, &gone)).await?;
             }
         }
         Ok(())
@@ -74,9 +81,13 @@ impl Saver {
             *slot = None;
             let all = self.all_marks(session).await?;
             let Some(latest) = all.iter().max_by(|a, b| a.record.id.cmp(&b.record.id)) else { continue };
-            let mut kept = vec![latest.record.id.clone()];
-            kept.extend(self.needed(&all, latest).await?);
-            self.rebuild(&key, session, |record| kept.contains(&record.id)).await?;
+            let mut kept = self.needed(&all, latest).await?;
+            kept.push(latest.record.id.clone());
+            let ids = all.iter().map(|marked| marked.record.id.clone());
+            let gone: BTreeSet<String> = ids.filter(|id| !kept.contains(id)).collect();
+            if !gone.is_empty() {
+                Box::pin(self.rebuild(&key, session, &gone)).await?;
+            }
         }
         Ok(())
     }
@@ -115,7 +126,7 @@ impl Saver {
             for marked in marks {
                 let found = self.materialise(&key, &source, &marked).await?;
                 self.put(&target, &checkpoint_of(&found)).await?;
-                for writes in writes_of(&found) {
+                for writes in writes_of(&found, &[]) {
                     self.put_writes(&target, &writes).await?;
                 }
             }
@@ -128,44 +139,146 @@ impl Saver {
         self.found_for_copy(key, view, marked, values).await
     }
 
-    /// Puts a session with only some of the checkpoints in the place of a thread's. The caller has the thread's place.
-    pub(crate) async fn rebuild(
-        &self,
-        key: &ThreadKey,
-        session: SessionId,
-        keep: impl Fn(&Record) -> bool,
-    ) -> Result<()> {
-        let Some(record) = self.store.record(THREAD_RECORD, &key.name()).await? else { return Ok(()) };
-        let mut marks = self.all_marks(session).await?;
-        marks.retain(|marked| keep(&marked.record));
-        if marks.is_empty() {
-            self.store.delete_record(THREAD_RECORD, &key.name(), record.version).await?;
-            return self.remove(session).await;
+    /// Puts a session without some of the checkpoints in the place of a thread's. The caller has the thread's place.
+    ///
+    /// Others may write meanwhile: what they add before the old session is flagged makes this begin anew, and what they add to it
+    /// after that, because they do not know yet, is brought over before it goes.
+    pub(crate) async fn rebuild(&self, key: &ThreadKey, session: SessionId, gone: &BTreeSet<String>) -> Result<()> {
+        self.sweep(&key.thread).await?;
+        for _ in 0..TRIES {
+            let Some(record) = self.store.record(THREAD_RECORD, &key.name()).await? else { return Ok(()) };
+            let source = self.load(session).await?;
+            let mut marks = self.all_marks(session).await?;
+            marks.retain(|marked| !gone.contains(&marked.record.id));
+            marks.sort_by(|a, b| a.record.id.cmp(&b.record.id));
+            let new = if marks.is_empty() { None } else { Some(self.build(key, &source, marks).await?) };
+            match self.replace(key, &source, record.version, new.as_ref()).await {
+                Ok(()) => {}
+                Err(error) => {
+                    if let Some(new) = new {
+                        self.remove(new.id()).await?;
+                    }
+                    match error {
+                        Error::Conflict(_) => continue,
+                        error => return Err(error),
+                    }
+                }
+            }
+            if let Some(new) = new {
+                new.append(Append::new().patch(flag(BUILDING, Value::Null))).await?;
+                new.release().await?;
+            }
+            return self.leave(key, session, source.length + 1, gone).await;
         }
-        marks.sort_by(|a, b| a.record.id.cmp(&b.record.id));
-        let source = self.load(session).await?;
-        let patch = key.patch().with(BUILDING, Value::Bool(true));
-        let writer = self.store.create_shared(NewSession { id: None, patch }).await?;
-        let new = writer.id();
+        Err(Error::Busy { what: format!("pruning thread {:?}", key.thread), waited_ms: 0 })
+    }
+
+    /// Makes a session a thread's in the place of another, if nobody added to that one since it was read.
+    async fn replace(&self, key: &ThreadKey, old: &View, version: u64, new: Option<&SessionWriter>) -> Result<()> {
+        let flagged = Append::new().after(old.timeline, old.length).patch(flag(BUILDING, Value::Bool(true)));
+        old.writer.append(flagged).await?;
+        match new {
+            Some(new) => {
+                let id = new.id().to_string();
+                self.store.put_record(THREAD_RECORD, &key.name(), Some(version), None, id.as_bytes()).await?;
+                Ok(())
+            }
+            None => self.store.delete_record(THREAD_RECORD, &key.name(), version).await,
+        }
+    }
+
+    /// A session with these checkpoints, still hidden and held by whoever made it.
+    async fn build(&self, key: &ThreadKey, source: &View, marks: Vec<Marked>) -> Result<SessionWriter> {
+        let patch = patch_of(&source.writer.session().await, key).with(BUILDING, Value::Bool(true));
+        let writer = self.store.create(NewSession { id: None, patch }, &Claim::new(HOLDER)).await?;
+        let id = writer.id();
         // Under a name that nobody else uses, until it is whole.
         let building = Saver::new(self.store.clone());
-        let hidden = ThreadKey::new(format!("{}\0{new}", key.thread), key.namespace.clone());
+        let hidden = ThreadKey::new(format!("{}\0{id}", key.thread), key.namespace.clone());
         let view = building.view(writer).await?;
         *building.slot(&hidden).await = Some(view);
-        for marked in marks {
-            let found = self.materialise(key, &source, &marked).await?;
-            building.put(&hidden, &checkpoint_of(&found)).await?;
-            for writes in writes_of(&found) {
-                building.put_writes(&hidden, &writes).await?;
+        let outcome = async {
+            for marked in marks {
+                let found = self.materialise(key, source, &marked).await?;
+                building.put(&hidden, &checkpoint_of(&found)).await?;
+                for writes in writes_of(&found, &[]) {
+                    building.put_writes(&hidden, &writes).await?;
+                }
+            }
+            Ok::<_, Error>(())
+        };
+        let outcome = outcome.await;
+        let view = building.slot(&hidden).await.take();
+        match (outcome, view) {
+            (Ok(()), Some(view)) => Ok(view.writer),
+            (outcome, view) => {
+                drop(view);
+                self.remove(id).await?;
+                Err(outcome.err().unwrap_or_else(|| Error::NotFound { what: "session", id: id.to_string() }))
             }
         }
-        self.store
-            .put_record(THREAD_RECORD, &key.name(), Some(record.version), None, new.to_string().as_bytes())
-            .await?;
-        let patch = SessionPatch::new().with(BUILDING, Value::Null);
-        self.store.join(new).await?.append(Append::new().patch(patch)).await?;
+    }
+
+    /// Leaves a session that is no longer a thread's: what others added to it, while they did not know, is brought over.
+    async fn leave(&self, key: &ThreadKey, session: SessionId, length: u64, gone: &BTreeSet<String>) -> Result<()> {
+        let old = self.store.join(session).await?;
+        // From here on whoever has an older view of it is refused, and finds the new one.
+        let mut tries = 0;
+        let left = loop {
+            match old.append(Append::new().patch(flag(LEFT, Value::Bool(true)))).await {
+                Err(Error::Conflict(_)) if tries < LEAVE_TRIES => tries += 1,
+                outcome => break outcome?,
+            }
+        };
+        if left.first.seq.0 != length {
+            let source = self.view(old).await?;
+            // The thread's own place is the caller's.
+            let other = Saver::new(self.store.clone());
+            let there = other.checkpoint_ids(key).await?;
+            let mut late = self.all_marks(session).await?;
+            late.retain(|marked| !gone.contains(&marked.record.id));
+            late.sort_by(|a, b| a.record.id.cmp(&b.record.id));
+            for marked in late {
+                let found = self.materialise(key, &source, &marked).await?;
+                if !there.contains(&found.id) {
+                    other.put(key, &checkpoint_of(&found)).await?;
+                }
+                let known = other.get(key, Some(&found.id)).await?.map(|found| found.writes).unwrap_or_default();
+                for writes in writes_of(&found, &known) {
+                    other.put_writes(key, &writes).await?;
+                }
+            }
+        }
         self.remove(session).await
     }
+
+    /// Removes what a process that was killed left of a thread's sessions: those that the record does not name.
+    async fn sweep(&self, thread: &str) -> Result<()> {
+        for session in self.leftovers(thread).await? {
+            match self.store.delete(session, DeleteMode::KeepBranches, &Claim::new(HOLDER), false).await {
+                // Whoever makes it is still at work.
+                Ok(_) | Err(Error::NotFound { .. } | Error::Held { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn flag(name: &str, value: Value) -> SessionPatch {
+    SessionPatch::new().with(name, value)
+}
+
+/// What a list shows of a thread's session stays what it was, whoever set it.
+fn patch_of(old: &Session, key: &ThreadKey) -> SessionPatch {
+    let mut patch = key.patch();
+    patch.0.extend(old.extra.clone());
+    for (name, text) in [("title", &old.title), ("project", &old.project), ("feature", &old.feature)] {
+        if let Some(text) = text {
+            patch = patch.with(name, Value::String(text.clone()));
+        }
+    }
+    patch.status(old.status).tags(old.tags.iter().map(String::as_str))
 }
 
 fn checkpoint_of(found: &Found) -> NewCheckpoint {
@@ -182,9 +295,12 @@ fn checkpoint_of(found: &Found) -> NewCheckpoint {
     }
 }
 
-fn writes_of(found: &Found) -> Vec<NewWrites> {
+/// Its writes, without those that are known.
+fn writes_of(found: &Found, known: &[FoundWrite]) -> Vec<NewWrites> {
     let mut all: Vec<NewWrites> = Vec::new();
-    for write in &found.writes {
+    let is_known =
+        |write: &&FoundWrite| known.iter().any(|known| known.task == write.task && known.index == write.index);
+    for write in found.writes.iter().filter(|write| !is_known(write)) {
         let new = NewWrite {
             index: write.index,
             channel: write.channel.clone(),
@@ -203,4 +319,122 @@ fn writes_of(found: &Found) -> Vec<NewWrites> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use milepost_model::{ManualClock, Source, Timestamp};
+    use milepost_store::{Options, SessionQuery, Store};
+
+    use crate::thread::{Saver, ThreadKey};
+    use crate::write::{NewCheckpoint, NewValue, NewWrite, NewWrites};
+
+    struct Scene {
+        clock: Arc<ManualClock>,
+        saver: Saver,
+        key: ThreadKey,
+    }
+
+    impl Scene {
+        async fn new() -> Self {
+            let clock = Arc::new(ManualClock::new(Timestamp(1_000_000)));
+            let mut options = Options::default();
+            options.source = Some(Source::seeded(1, Arc::clone(&clock)));
+            let store = Store::open("memory:", options).await.unwrap();
+            Self { clock, saver: Saver::new(store), key: ThreadKey::new("t", "") }
+        }
+
+        async fn put(&self, saver: &Saver, id: &str, parent: Option<&str>) {
+            let new = NewCheckpoint {
+                id: id.to_owned(),
+                parent: parent.map(str::to_owned),
+                skeleton: ("msgpack".to_owned(), b"\x80".to_vec()),
+                metadata: b"{}".to_vec(),
+                values: vec![("a".to_owned(), NewValue::Typed("msgpack".to_owned(), id.as_bytes().to_vec()))],
+            };
+            saver.put(&self.key, &new).await.unwrap();
+        }
+
+        async fn write(&self, saver: &Saver, checkpoint: &str, task: &str) {
+            let write =
+                NewWrite { index: 0, channel: "a".to_owned(), word: "msgpack".to_owned(), bytes: b"\x01".to_vec() };
+            let (checkpoint, task) = (checkpoint.to_owned(), task.to_owned());
+            let new = NewWrites { checkpoint, task, path: String::new(), replace: false, writes: vec![write] };
+            saver.put_writes(&self.key, &new).await.unwrap();
+        }
+
+        async fn sessions(&self) -> usize {
+            self.saver.store.sessions(&SessionQuery::default()).await.unwrap().sessions.len()
+        }
+    }
+
+    fn only(id: &str) -> BTreeSet<String> {
+        BTreeSet::from([id.to_owned()])
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_prune_left_goes_with_the_next_one() {
+        let scene = Scene::new().await;
+        for (id, parent) in [("1", None), ("2", Some("1")), ("3", Some("2"))] {
+            scene.put(&scene.saver, id, parent).await;
+        }
+        let session = scene.saver.resolve(&scene.key).await.unwrap().unwrap();
+        let source = scene.saver.load(session).await.unwrap();
+        let marks = scene.saver.all_marks(session).await.unwrap();
+        // Whoever makes it may still be at work: it is left alone, but not shown.
+        drop(scene.saver.build(&scene.key, &source, marks).await.unwrap());
+        Box::pin(scene.saver.rebuild(&scene.key, session, &only("1"))).await.unwrap();
+        assert_eq!(scene.sessions().await, 2);
+        assert_eq!(scene.saver.sessions(Some("t"), None).await.unwrap().len(), 1);
+        scene.clock.advance_ms(60_000);
+        scene.saver.keep_latest("t").await.unwrap();
+        assert_eq!(scene.sessions().await, 1);
+        assert_eq!(scene.saver.checkpoint_ids(&scene.key).await.unwrap(), only("3"));
+    }
+
+    #[tokio::test]
+    async fn what_comes_while_a_thread_is_pruned_is_brought_over() {
+        let scene = Scene::new().await;
+        for (id, parent) in [("1", None), ("2", Some("1"))] {
+            scene.put(&scene.saver, id, parent).await;
+        }
+        let session = scene.saver.resolve(&scene.key).await.unwrap().unwrap();
+        let record = scene.saver.store.record(super::THREAD_RECORD, &scene.key.name()).await.unwrap().unwrap();
+        let source = scene.saver.load(session).await.unwrap();
+        let mut marks = scene.saver.all_marks(session).await.unwrap();
+        marks.retain(|marked| marked.record.id == "2");
+        let new = scene.saver.build(&scene.key, &source, marks).await.unwrap();
+        // Another process wrote since the thread was read: it must be read again.
+        let other = Saver::new(scene.saver.store.clone());
+        scene.write(&other, "2", "early").await;
+        let refused = scene.saver.replace(&scene.key, &source, record.version, Some(&new)).await;
+        assert!(matches!(refused, Err(milepost_store::Error::Conflict(_))), "{refused:?}");
+
+        let source = scene.saver.load(session).await.unwrap();
+        let mut marks = scene.saver.all_marks(session).await.unwrap();
+        marks.retain(|marked| marked.record.id == "2");
+        let new = scene.saver.build(&scene.key, &source, marks).await.unwrap();
+        scene.saver.replace(&scene.key, &source, record.version, Some(&new)).await.unwrap();
+        // One that knows the old session, and does not know yet that it is left.
+        let late = Saver::new(scene.saver.store.clone());
+        *late.slot(&scene.key).await = Some(late.load(session).await.unwrap());
+        scene.write(&late, "2", "late").await;
+        scene.put(&late, "3", Some("2")).await;
+        new.release().await.unwrap();
+        scene.saver.leave(&scene.key, session, source.length + 1, &only("1")).await.unwrap();
+        for saver in [Saver::new(scene.saver.store.clone()), late] {
+            let found = saver.get(&scene.key, None).await.unwrap().unwrap();
+            assert_eq!((found.id.as_str(), found.parent.as_deref()), ("3", Some("2")));
+            let found = saver.get(&scene.key, Some("2")).await.unwrap().unwrap();
+            let tasks: Vec<&str> = found.writes.iter().map(|write| write.task.as_str()).collect();
+            assert_eq!(tasks, ["early", "late"]);
+            assert!(saver.get(&scene.key, Some("1")).await.unwrap().is_none());
+            // And it goes on in the new one.
+            scene.write(&saver, "3", "more").await;
+            assert_ne!(saver.resolve(&scene.key).await.unwrap(), Some(session));
+        }
+    }
 }

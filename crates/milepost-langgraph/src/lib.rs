@@ -13,12 +13,16 @@
 mod bytes;
 mod delta;
 mod house;
+#[cfg(feature = "import")]
+mod import;
 mod msgpack;
 mod read;
 mod record;
 mod thread;
 mod write;
 
+#[cfg(feature = "import")]
+pub use import::{Import, Imported};
 pub use read::{Found, FoundValue, FoundWrite, History, Listing};
 pub use thread::{Saver, ThreadKey};
 pub use write::{NewCheckpoint, NewValue, NewWrite, NewWrites, Part};
@@ -34,6 +38,13 @@ pub mod arrays {
     pub fn array<'a>(items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
         let items: Vec<&[u8]> = items.collect();
         crate::msgpack::array(items.len(), items.into_iter())
+    }
+
+    pub use crate::msgpack::Plain;
+
+    /// What is in a message of one of LangChain's classes; none when it is something else, or more than texts and numbers.
+    pub fn plain(item: &[u8]) -> Option<Plain<'_>> {
+        crate::msgpack::plain(item)
     }
 
     /// Whether an item is a message that a session can show.

@@ -139,6 +139,50 @@ pub(crate) fn items(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     (reader.at == bytes.len()).then_some(items)
 }
 
+/// The entries of a map: the key if it is a text, its bytes, and the value's. None when the bytes are no map and nothing else.
+#[cfg(feature = "import")]
+#[expect(clippy::type_complexity, reason = "one use, next door")]
+pub(crate) fn entries(bytes: &[u8]) -> Option<Vec<(Option<&str>, &[u8], &[u8])>> {
+    let mut reader = Reader { bytes, at: 0 };
+    let Seen::Map(count) = reader.next()? else { return None };
+    let mut entries = Vec::with_capacity(count.min(bytes.len()));
+    for _ in 0..count {
+        let from = reader.at;
+        reader.skip()?;
+        let between = reader.at;
+        reader.skip()?;
+        let (key, value) = (&bytes[from..between], &bytes[between..reader.at]);
+        let word = match (Reader { bytes: key, at: 0 }).next() {
+            Some(Seen::Text(word)) => Some(word),
+            _ => None,
+        };
+        entries.push((word, key, value));
+    }
+    (reader.at == bytes.len()).then_some(entries)
+}
+
+/// A map of these entries.
+#[cfg(feature = "import")]
+pub(crate) fn map(entries: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let mut out = Vec::new();
+    match entries.len() {
+        count @ 0..=15 => out.push(0x80 | count as u8),
+        count @ 16..=0xffff => {
+            out.push(0xde);
+            out.extend_from_slice(&(count as u16).to_be_bytes());
+        }
+        count => {
+            out.push(0xdf);
+            out.extend_from_slice(&(count as u32).to_be_bytes());
+        }
+    }
+    for (key, value) in entries {
+        out.extend_from_slice(key);
+        out.extend_from_slice(value);
+    }
+    out
+}
+
 /// An array of these items.
 pub(crate) fn array<'a>(count: usize, items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let items: Vec<&[u8]> = items.collect();
@@ -268,6 +312,65 @@ pub(crate) fn from_message(message: &Message) -> Option<Vec<u8>> {
         item.extend_from_slice(texts.get(number).copied().unwrap_or_default().as_bytes());
     }
     Some(item)
+}
+
+/// A serialised object of one of LangChain's classes of messages that has nothing but texts and numbers in it.
+pub struct Plain<'a> {
+    /// Its bytes without the texts that differ from message to message: objects of one form are alike but for these.
+    pub form: Vec<u8>,
+    /// The names of its fields.
+    pub fields: Vec<&'a str>,
+    /// Those texts, with their fields' names.
+    pub texts: Vec<(&'a str, &'a str)>,
+}
+
+/// The classes whose objects are looked at so: LangGraph's serializer always makes these again, and what they check of a text
+/// is only that it is one.
+const CLASSES: [(&str, &str); 4] = [
+    ("langchain_core.messages.human", "HumanMessage"),
+    ("langchain_core.messages.ai", "AIMessage"),
+    ("langchain_core.messages.system", "SystemMessage"),
+    ("langchain_core.messages.tool", "ToolMessage"),
+];
+const TEXTS: [&str; 4] = ["content", "id", "name", "tool_call_id"];
+/// Stands for a text: no value of MessagePack begins with it.
+const CUT: u8 = 0xc1;
+
+/// A message that is plain; none when it is something else.
+pub(crate) fn plain(item: &[u8]) -> Option<Plain<'_>> {
+    let mut outer = Reader { bytes: item, at: 0 };
+    let Seen::Ext(5, inner) = outer.next()? else { return None };
+    let mut reader = Reader { bytes: inner, at: 0 };
+    let (Seen::Array(4), Seen::Text(module), Seen::Text(class), Seen::Map(count)) =
+        (reader.next()?, reader.next()?, reader.next()?, reader.next()?)
+    else {
+        return None;
+    };
+    if !CLASSES.contains(&(module, class)) || count > 32 || outer.at != item.len() {
+        return None;
+    }
+    let mut found = Plain { form: Vec::with_capacity(256), fields: Vec::with_capacity(count), texts: Vec::new() };
+    found.form.extend_from_slice(&inner[..reader.at]);
+    for _ in 0..count {
+        let from = reader.at;
+        let Seen::Text(name) = reader.next()? else { return None };
+        found.fields.push(name);
+        found.form.extend_from_slice(&inner[from..reader.at]);
+        let from = reader.at;
+        match reader.next()? {
+            Seen::Text(text) if TEXTS.contains(&name) => {
+                found.texts.push((name, text));
+                found.form.push(CUT);
+                continue;
+            }
+            Seen::Text(_) | Seen::Array(0) | Seen::Map(0) => {}
+            Seen::Other(_) if !matches!(inner[from], 0xc4..=0xc6) => {}
+            _ => return None,
+        }
+        found.form.extend_from_slice(&inner[from..reader.at]);
+    }
+    let Seen::Text(_) = reader.next()? else { return None };
+    (reader.at == inner.len()).then_some(found)
 }
 
 /// Whether a message has an id of its own: then a graph keeps it as it is.

@@ -13,7 +13,7 @@ use crate::delta;
 use crate::msgpack::{self, from_message};
 use crate::record::{Form, METADATA, Record, Runs, SKELETON, Writes, clusters};
 use crate::thread::{AGENT, BUILDING, Items, Known, Saver, ThreadKey, View, mark_id};
-use crate::write::{FIELD, WRITES, channel_of, remember};
+use crate::write::{FIELD, GONE_TRIES, WRITES, channel_of};
 
 /// A write that waits for the next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +42,14 @@ pub enum FoundValue {
 }
 
 impl FoundValue {
+    /// The items of a list; none of anything else.
+    pub fn items(&self) -> &[Arc<[u8]>] {
+        match self {
+            FoundValue::Typed(..) => &[],
+            FoundValue::List(items) => items,
+        }
+    }
+
     /// The value as one piece, with the serializer's word for how to read it.
     pub fn whole(self) -> (String, Vec<u8>) {
         match self {
@@ -132,7 +140,18 @@ impl Saver {
     /// One checkpoint, or the one with the greatest id.
     pub async fn get(&self, key: &ThreadKey, id: Option<&str>) -> Result<Option<Found>> {
         let mut slot = self.slot(key).await;
-        let Some(view) = self.look(key, &mut slot).await? else { return Ok(None) };
+        let mut tries = 0;
+        loop {
+            match self.try_get(key, &mut slot, id).await {
+                // Whoever pruned the thread put another session in the place of the one that was known.
+                Err(Error::NotFound { .. }) if tries < GONE_TRIES => (tries, *slot) = (tries + 1, None),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_get(&self, key: &ThreadKey, slot: &mut Option<View>, id: Option<&str>) -> Result<Option<Found>> {
+        let Some(view) = self.look(key, slot).await? else { return Ok(None) };
         let id = match id {
             Some(id) => id.to_owned(),
             None => match self.latest(view).await? {
@@ -153,7 +172,7 @@ impl Saver {
         let Some((record, mark)) = self.record(view.session, &id).await? else { return Ok(None) };
         let marked = Marked { record, at: mark.at, counts: mark.checkpoint.counts, until: mark.at };
         let values = self.values(&marked.record, marked.at).await?;
-        let mut items = Items::new();
+        let mut items = Items::default();
         if mark.at.timeline == view.timeline {
             items = std::mem::take(&mut view.items);
         }
@@ -162,6 +181,13 @@ impl Saver {
             view.items = items;
         }
         found.map(Some)
+    }
+
+    /// The ids of every checkpoint of a thread's namespace.
+    pub async fn checkpoint_ids(&self, key: &ThreadKey) -> Result<BTreeSet<String>> {
+        let mut slot = self.slot(key).await;
+        let Some(view) = self.look(key, &mut slot).await? else { return Ok(BTreeSet::new()) };
+        Ok(self.all_marks(view.session).await?.into_iter().map(|marked| marked.record.id).collect())
     }
 
     /// The greatest id of a session, on whatever timeline.
@@ -253,11 +279,10 @@ impl Saver {
         total: Option<u64>,
         runs: &Runs,
     ) -> Result<Vec<Arc<[u8]>>> {
-        let known = items.entry(channel.clone()).or_default();
         let is_known = |known: &[Option<Arc<[u8]>>]| {
             runs.numbers().all(|number| known.get(number as usize).is_some_and(Option::is_some))
         };
-        if !is_known(known)
+        if !is_known(items.of(channel))
             && let Some(at) = at
         {
             let query = MessageQuery { channel: Some(channel.clone()), ..MessageQuery::default() };
@@ -278,11 +303,11 @@ impl Saver {
             };
             for (number, stored) in stored.iter().enumerate() {
                 if let Some(item) = from_message(&stored.message) {
-                    remember(items, channel, begins + number as u64, Arc::from(item));
+                    items.remember(channel, begins + number as u64, Arc::from(item));
                 }
             }
         }
-        let known = items.entry(channel.clone()).or_default();
+        let known = items.of(channel);
         let item =
             |number: u64| known.get(number as usize).cloned().flatten().ok_or_else(|| damaged("a message of a list"));
         runs.numbers().map(item).collect()
@@ -335,7 +360,7 @@ impl Saver {
         marked: &Marked,
         values: HashMap<String, Known>,
     ) -> Result<Found> {
-        self.found(key, view, marked, values, &mut Items::new()).await
+        self.found(key, view, marked, values, &mut Items::default()).await
     }
 
     /// What was written for the step after a checkpoint: what follows it, and what came early or late.
@@ -381,7 +406,7 @@ impl Saver {
                         let channel = channel_of(&write.channel).ok_or_else(|| damaged("a write"))?;
                         let runs = Runs::decode(&write.bytes)?;
                         // Numbers are the same on every way that leads to the event.
-                        let known = if at.timeline == view.timeline { &mut *items } else { &mut Items::new() };
+                        let known = if at.timeline == view.timeline { &mut *items } else { &mut Items::default() };
                         let all = self.list_items(known, Some(at), &channel, None, &runs).await?;
                         ("msgpack".to_owned(), msgpack::array(all.len(), all.iter().map(AsRef::as_ref)))
                     }
@@ -398,6 +423,17 @@ impl Saver {
 
     /// Checkpoints, those with the greatest ids first.
     pub async fn list(&self, listing: &Listing) -> Result<Vec<Found>> {
+        let mut tries = 0;
+        loop {
+            match self.try_list(listing).await {
+                // As above.
+                Err(Error::NotFound { .. }) if tries < GONE_TRIES => tries += 1,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_list(&self, listing: &Listing) -> Result<Vec<Found>> {
         let mut found: Vec<(ThreadKey, Marked)> = Vec::new();
         for (key, session) in self.sessions(listing.thread.as_deref(), listing.namespace.as_deref()).await? {
             let marks = match &listing.id {
@@ -440,7 +476,7 @@ impl Saver {
                 _ => {
                     let fresh = match marked.at.timeline == view.timeline {
                         true => view.items.clone(),
-                        false => Items::new(),
+                        false => Items::default(),
                     };
                     items.insert(key.clone(), (marked.at, fresh));
                     items.get_mut(&key).ok_or_else(|| damaged("a list"))?
@@ -460,8 +496,21 @@ impl Saver {
         if let (Some(thread), Some(namespace)) = (thread, namespace) {
             let key = ThreadKey::new(thread, namespace);
             let session = self.resolve(&key).await?;
-            return Ok(session.map(|(session, _)| (key, session)).into_iter().collect());
+            return Ok(session.map(|session| (key, session)).into_iter().collect());
         }
+        let all = self.all_sessions(thread).await?.into_iter().filter(|(_, _, is_current)| *is_current);
+        let all = all.filter(|(key, ..)| namespace.is_none_or(|namespace| namespace == key.namespace));
+        Ok(all.map(|(key, session, _)| (key, session)).collect())
+    }
+
+    /// Sessions that were made for a thread and are not its own: whoever pruned it was killed.
+    pub(crate) async fn leftovers(&self, thread: &str) -> Result<Vec<SessionId>> {
+        let all = self.all_sessions(Some(thread)).await?;
+        Ok(all.into_iter().filter(|(_, _, is_current)| !is_current).map(|(_, session, _)| session).collect())
+    }
+
+    /// Every session of threads, and whether it is the thread's own.
+    async fn all_sessions(&self, thread: Option<&str>) -> Result<Vec<(ThreadKey, SessionId, bool)>> {
         let mut query = SessionQuery {
             agent: Some(AGENT.to_owned()),
             task: thread.map(str::to_owned),
@@ -473,17 +522,11 @@ impl Saver {
             let page = self.store.sessions(&query).await?;
             for session in page.sessions {
                 let part = |name: &str| session.extra.get("langgraph")?.get(name)?.as_str().map(str::to_owned);
-                let (Some(thread), Some(own)) = (part("thread"), part("namespace")) else { continue };
-                if namespace.is_some_and(|namespace| namespace != own) {
-                    continue;
-                }
-                let key = ThreadKey::new(thread, own);
-                if session.extra.contains_key(BUILDING)
-                    && self.resolve(&key).await?.is_none_or(|(current, _)| current != session.id)
-                {
-                    continue;
-                }
-                found.push((key, session.id));
+                let (Some(thread), Some(namespace)) = (part("thread"), part("namespace")) else { continue };
+                let key = ThreadKey::new(thread, namespace);
+                let is_asked = session.extra.contains_key(BUILDING);
+                let is_current = !is_asked || self.resolve(&key).await? == Some(session.id);
+                found.push((key, session.id, is_current));
             }
             match page.next {
                 Some(next) => query.after = Some(next),
@@ -585,12 +628,17 @@ impl Saver {
     }
 }
 
-/// Marks and writes that were read, by the numbers of their entries.
+/// Marks and writes that were read, by the numbers of their entries, and values that were made of them.
 #[derive(Default)]
 struct Read {
     marks: HashMap<u64, Record>,
     writes: HashMap<u64, Writes>,
+    /// What a value was after a mark: checkpoints that are listed together are each a step of the same chains.
+    made: HashMap<(String, u64), Arc<[u8]>>,
 }
+
+/// So many bytes of a value's last steps are kept while others are made.
+const KEPT_STEPS_BYTES: usize = 4 << 20;
 
 impl Read {
     /// What changes of a mark's values may copy from.
@@ -605,45 +653,56 @@ impl Read {
 }
 
 /// Makes values out of a record and what it names.
-fn make(record: &Record, seq: u64, read: &Read) -> Result<HashMap<String, Known>> {
-    let mut besides: HashMap<u64, Vec<u8>> = HashMap::new();
-    for (seq, record) in read.marks.iter().map(|(seq, record)| (*seq, record)).chain([(seq, record)]) {
-        if !record.sources.is_empty() {
-            // One that nothing is made of may name what was not read.
-            besides.insert(seq, read.beside(record).unwrap_or_default());
-        }
-    }
+fn make(record: &Record, seq: u64, read: &mut Read) -> Result<HashMap<String, Known>> {
     let mut values = HashMap::with_capacity(record.values.len());
     for (name, recipe) in &record.values {
-        let mut bytes: Option<Vec<u8>> = None;
-        let mut changes = 0;
-        let steps = recipe.chain.iter().map(|seq| {
-            let recipe = read.marks.get(seq).and_then(|record| record.values.get(name));
-            let own = recipe.and_then(|recipe| recipe.own.as_deref()).ok_or_else(|| damaged("a value's beginning"))?;
-            Ok::<_, Error>((*seq, own))
-        });
-        for step in steps.chain(recipe.own.as_deref().map(|own| Ok((seq, own)))) {
-            let (seq, own) = step?;
-            bytes = Some(match bytes {
-                None => own.to_vec(),
-                Some(before) => {
-                    changes += own.len();
-                    delta::apply(&before, besides.get(&seq).map(Vec::as_slice).unwrap_or_default(), own)?
-                }
-            });
-        }
         let mut chain = recipe.chain.clone();
         if recipe.own.is_some() {
             chain.push(seq);
         }
-        let bytes = Arc::from(bytes.ok_or_else(|| damaged("a value"))?);
+        let (bytes, changes) = follow(name, &chain, (seq, record), read)?;
         values.insert(name.clone(), Known { form: recipe.form.clone(), bytes, chain, changes });
     }
     Ok(values)
 }
 
-/// Whether metadata has these values.
+/// A value after the last step of its chain, and the bytes of the changes among them. `newest` is not among what was read.
+fn follow(name: &str, chain: &[u64], newest: (u64, &Record), read: &mut Read) -> Result<(Arc<[u8]>, usize)> {
+    let step = |seq: &u64| {
+        let record = if *seq == newest.0 { Some(newest.1) } else { read.marks.get(seq) };
+        let own = record.and_then(|record| Some((record, record.values.get(name)?.own.as_deref()?)));
+        own.ok_or_else(|| damaged("a value's beginning"))
+    };
+    let steps = chain.iter().map(step).collect::<Result<Vec<_>>>()?;
+    let changes = steps.iter().skip(1).map(|(_, own)| own.len()).sum();
+    let mut key = (name.to_owned(), 0);
+    let known = chain.iter().enumerate().rev().find_map(|(place, seq)| {
+        key.1 = *seq;
+        read.made.get(&key).map(|bytes| (place, Arc::clone(bytes)))
+    });
+    let (first, mut bytes) = match known {
+        Some(known) => known,
+        None => (0, Arc::from(steps.first().ok_or_else(|| damaged("a value"))?.1)),
+    };
+    let mut made = Vec::new();
+    for (place, (record, own)) in steps.iter().enumerate().skip(first) {
+        if place > first {
+            bytes = Arc::from(delta::apply(&bytes, &read.beside(record)?, own)?);
+        }
+        if (chain.len() - place).saturating_mul(bytes.len()) <= KEPT_STEPS_BYTES {
+            made.push(((name.to_owned(), chain[place]), Arc::clone(&bytes)));
+        }
+    }
+    read.made.extend(made);
+    Ok((bytes, changes))
+}
+
+/// Whether metadata has these values. What is not there is null, and numbers are what they are worth, as in LangGraph's own
+/// checkpointers.
 fn fits(metadata: &[u8], filter: &[(String, Value)]) -> bool {
     let Ok(Value::Object(metadata)) = serde_json::from_slice(metadata) else { return false };
-    filter.iter().all(|(name, wanted)| metadata.get(name) == Some(wanted))
+    filter.iter().all(|(name, wanted)| match (metadata.get(name).unwrap_or(&Value::Null), wanted) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (found, wanted) => found == wanted,
+    })
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use milepost_model::{Channel, CheckpointId, Position, Seq, SessionId, SessionPatch, TimelineId};
-use milepost_store::{Conflict, Error, NewSession, Result, SessionWriter, Store};
+use milepost_store::{Error, NewSession, Result, SessionWriter, Store};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
@@ -14,8 +14,12 @@ use crate::record::{Form, Record};
 pub(crate) const AGENT: &str = "langgraph";
 /// Records that say which session a thread's namespace is.
 pub(crate) const THREAD_RECORD: &str = "langgraph-thread";
-/// Set on a session that is still being copied.
+/// Behind the id of a session that is named, but perhaps not begun yet.
+const NEW: &str = " new";
+/// Set on a session that is about to become a thread's or to be one no longer: the thread's record says which.
 pub(crate) const BUILDING: &str = "langgraph_building";
+/// Set on a session that is no thread's any more.
+pub(crate) const LEFT: &str = "langgraph_left";
 /// So many threads are remembered, and so many bytes of their messages.
 const REMEMBERED_THREADS: usize = 256;
 const REMEMBERED_BYTES: usize = 128 << 20;
@@ -77,8 +81,31 @@ pub(crate) struct Known {
     pub changes: usize,
 }
 
-/// Messages of one of the session's channels, by their numbers, as far as they are known.
-pub(crate) type Items = BTreeMap<Channel, Vec<Option<Arc<[u8]>>>>;
+/// Messages of the session's channels, by their numbers, as far as they are known.
+#[derive(Default, Clone)]
+pub(crate) struct Items {
+    known: BTreeMap<Channel, Vec<Option<Arc<[u8]>>>>,
+    bytes: usize,
+}
+
+impl Items {
+    pub fn of(&self, channel: &Channel) -> &[Option<Arc<[u8]>>] {
+        self.known.get(channel).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    pub fn remember(&mut self, channel: &Channel, number: u64, item: Arc<[u8]>) {
+        let all = match self.known.get_mut(channel) {
+            Some(all) => all,
+            None => self.known.entry(channel.clone()).or_default(),
+        };
+        let number = number as usize;
+        if all.len() <= number {
+            all.resize(number + 1, None);
+        }
+        self.bytes += item.len();
+        self.bytes -= all[number].replace(item).map_or(0, |old| old.len());
+    }
+}
 
 /// What is known of a thread: its newest checkpoint, ready to be gone on from.
 pub(crate) struct View {
@@ -106,9 +133,15 @@ pub(crate) struct View {
 
 impl View {
     pub fn remembered_bytes(&self) -> usize {
-        self.items.values().flatten().flatten().map(|item| item.len()).sum::<usize>()
-            + self.values.values().map(|value| value.bytes.len()).sum::<usize>()
+        self.items.bytes + self.values.values().map(|value| value.bytes.len()).sum::<usize>()
     }
+}
+
+/// What a record says of a thread.
+struct Named {
+    session: SessionId,
+    is_new: bool,
+    version: u64,
 }
 
 /// A thread's place: whoever has it works with the thread.
@@ -148,15 +181,32 @@ impl Saver {
 
     pub(crate) fn forget_large(&self, view: &mut View) {
         if view.remembered_bytes() > REMEMBERED_BYTES / 8 {
-            view.items.clear();
+            view.items = Items::default();
         }
     }
 
-    /// The session of a key; none when there is none yet.
-    pub(crate) async fn resolve(&self, key: &ThreadKey) -> Result<Option<(SessionId, u64)>> {
+    /// The session of a thread's namespace; none when there is none.
+    pub async fn session(&self, key: &ThreadKey) -> Result<Option<SessionId>> {
+        let mut slot = self.slot(key).await;
+        Ok(self.look(key, &mut slot).await?.map(|view| view.session))
+    }
+
+    /// What the record says; none when there is none yet.
+    pub(crate) async fn resolve(&self, key: &ThreadKey) -> Result<Option<SessionId>> {
+        Ok(self.named(key).await?.map(|named| named.session))
+    }
+
+    async fn named(&self, key: &ThreadKey) -> Result<Option<Named>> {
         let Some(record) = self.store.record(THREAD_RECORD, &key.name()).await? else { return Ok(None) };
-        let id = std::str::from_utf8(&record.value).ok().and_then(|id| id.parse().ok());
-        Ok(id.map(|id| (id, record.version)))
+        let text = std::str::from_utf8(&record.value).unwrap_or_default();
+        let (id, is_new) = text.strip_suffix(NEW).map_or((text, false), |id| (id, true));
+        Ok(id.parse().ok().map(|session| Named { session, is_new, version: record.version }))
+    }
+
+    /// Names a thread's session before it is there: whoever is killed in between leaves nothing that nobody finds.
+    async fn name(&self, key: &ThreadKey, session: SessionId, is_new: bool, expected: Option<u64>) -> Result<u64> {
+        let value = format!("{session}{}", if is_new { NEW } else { "" });
+        self.store.put_record(THREAD_RECORD, &key.name(), expected, None, value.as_bytes()).await
     }
 
     /// Brings what is known of a thread up to date; none when there is no such thread.
@@ -169,16 +219,16 @@ impl Saver {
                 *slot = None;
             }
         }
-        if slot.is_none() {
-            *slot = match self.resolve(key).await? {
-                Some((session, _)) => match self.load(session).await {
-                    Ok(view) => Some(view),
-                    // It was noted, but not begun yet; or it is being deleted.
-                    Err(Error::NotFound { .. }) => None,
-                    Err(error) => return Err(error),
-                },
-                None => None,
-            };
+        let mut missing = None;
+        while slot.is_none() {
+            // One that was noted is not begun yet, or it is being deleted, or another took its place just now.
+            let session = self.resolve(key).await?.filter(|session| missing != Some(*session));
+            let Some(session) = session else { break };
+            match self.load(session).await {
+                Ok(view) => *slot = Some(view),
+                Err(Error::NotFound { .. }) => missing = Some(session),
+                Err(error) => return Err(error),
+            }
         }
         Ok(slot.as_mut())
     }
@@ -190,37 +240,47 @@ impl Saver {
             if slot.is_some() {
                 break;
             }
-            *slot = match self.resolve(key).await? {
-                None => {
-                    let id: SessionId = self.store.source().id();
-                    match self.store.put_record(THREAD_RECORD, &key.name(), None, None, id.to_string().as_bytes()).await
-                    {
-                        Ok(_) => self.begin(id, key.patch()).await?,
-                        Err(Error::Conflict(_)) => None,
-                        Err(error) => return Err(error),
-                    }
-                }
-                Some((id, _)) => match self.load(id).await {
-                    Ok(view) => Some(view),
-                    Err(Error::NotFound { .. }) => self.begin(id, key.patch()).await?,
-                    Err(error) => return Err(error),
-                },
+            *slot = match self.begin_or_load(key).await {
+                Ok(view) => Some(view),
+                // Someone else was quicker.
+                Err(Error::Conflict(_)) => None,
+                Err(error) => return Err(error),
             };
         }
         slot.as_mut().ok_or_else(|| Error::Busy { what: format!("beginning thread {:?}", key.thread), waited_ms: 0 })
     }
 
-    /// Begins a session; none when someone else did so meanwhile.
-    async fn begin(&self, id: SessionId, patch: SessionPatch) -> Result<Option<View>> {
-        match self.store.create_shared(NewSession { id: Some(id), patch }).await {
-            Ok(writer) => self.view(writer).await.map(Some),
-            Err(Error::Conflict(Conflict::Exists { .. })) => Ok(None),
-            Err(error) => Err(error),
+    async fn begin_or_load(&self, key: &ThreadKey) -> Result<View> {
+        let named = self.named(key).await?;
+        if let Some(named) = &named {
+            match self.load(named.session).await {
+                Err(Error::NotFound { .. }) => {}
+                Ok(view) if named.is_new => {
+                    // Whoever began it did not come to say so.
+                    self.name(key, named.session, false, Some(named.version)).await?;
+                    return Ok(view);
+                }
+                outcome => return outcome,
+            }
         }
+        let (session, version) = match named {
+            Some(named) if named.is_new => (named.session, named.version),
+            // One that was deleted gets another id: others may remember what it was.
+            gone => {
+                let session = self.store.source().id();
+                (session, self.name(key, session, true, gone.map(|gone| gone.version)).await?)
+            }
+        };
+        let writer = self.store.create_shared(NewSession { id: Some(session), patch: key.patch() }).await?;
+        self.name(key, session, false, Some(version)).await?;
+        self.view(writer).await
     }
 
     pub(crate) async fn load(&self, session: SessionId) -> Result<View> {
         let writer = self.store.join(session).await?;
+        if writer.session().await.extra.contains_key(LEFT) {
+            return Err(Error::NotFound { what: "session", id: session.to_string() });
+        }
         self.view(writer).await
     }
 
@@ -242,7 +302,7 @@ impl Saver {
             newest: None,
             direct: false,
             values: HashMap::new(),
-            items: Items::new(),
+            items: Items::default(),
             pending: HashMap::new(),
             sources: Vec::new(),
             adopted: HashMap::new(),

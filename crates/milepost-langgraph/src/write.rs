@@ -1,6 +1,6 @@
 //! Checkpoints and writes on their way into the log.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use milepost_model::{Channel, Event, Message, Position, Seq, State, Trigger};
@@ -20,6 +20,8 @@ pub(crate) const WRITES: &str = "langgraph.writes";
 pub(crate) const FIELD: &str = "langgraph";
 /// How often something is tried again when others write to the same thread.
 const TRIES: usize = 256;
+/// How often, when a thread's session is gone that was there just now.
+pub(crate) const GONE_TRIES: usize = 16;
 
 /// A part of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,17 +135,21 @@ impl Saver {
     /// Keeps a checkpoint; returns when it is durable.
     pub async fn put(&self, key: &ThreadKey, new: &NewCheckpoint) -> Result<()> {
         let mut slot = self.slot(key).await;
-        for _ in 0..TRIES {
-            match self.try_put(key, &mut slot, new).await {
-                Ok(()) => return Ok(()),
-                Err(Error::Conflict(_)) => *slot = None,
-                Err(error) => {
-                    *slot = None;
-                    return Err(error);
+        for tries in 0.. {
+            let outcome = self.try_put(key, &mut slot, new).await;
+            let Err(error) = outcome else { return Ok(()) };
+            *slot = None;
+            match error {
+                Error::Conflict(_) if tries < TRIES => {}
+                // Whoever pruned the thread put another session in the place of the one that was known.
+                Error::NotFound { .. } if tries < GONE_TRIES => {}
+                Error::Conflict(_) => {
+                    return Err(Error::Busy { what: format!("keeping checkpoint {}", new.id), waited_ms: 0 });
                 }
+                error => return Err(error),
             }
         }
-        Err(Error::Busy { what: format!("keeping checkpoint {}", new.id), waited_ms: 0 })
+        Ok(())
     }
 
     async fn try_put(&self, key: &ThreadKey, slot: &mut Option<View>, new: &NewCheckpoint) -> Result<()> {
@@ -154,7 +160,7 @@ impl Saver {
             // The same id again takes the old one's place.
             let session = view.session;
             *slot = None;
-            Box::pin(self.rebuild(key, session, |record| record.id != new.id)).await?;
+            Box::pin(self.rebuild(key, session, &BTreeSet::from([new.id.clone()]))).await?;
             return Err(milepost_store::Conflict::Exists { what: "checkpoint", id: new.id.clone() }.into());
         }
         let mut base = self.base(view, new).await?;
@@ -244,7 +250,7 @@ impl Saver {
         let bare = |view: &View| Base {
             values: HashMap::new(),
             counts: view.counts.clone(),
-            items: Items::new(),
+            items: Items::default(),
             fork: None,
             at: None,
             greatest: view.newest.as_ref().map(|(newest, _)| newest.greatest.clone()).unwrap_or_default(),
@@ -255,7 +261,7 @@ impl Saver {
         Ok(Base {
             values: self.values(&record, mark.at).await?,
             counts: mark.checkpoint.counts.clone(),
-            items: Items::new(),
+            items: Items::default(),
             fork: Some(mark.at),
             at: Some(mark.at),
             greatest: record.greatest,
@@ -280,9 +286,17 @@ impl Saver {
         let is_fresh = known.as_ref().is_none_or(|known| {
             known.form == Form::List || msgpack::items(&known.bytes).is_some_and(|items| items.is_empty())
         });
-        let messages: Option<Vec<Message>> = new_items().map(|item| to_message(item)).collect();
-        let (Some(channel), true, Some(messages), false) = (channel_of(name), is_fresh, messages, parts.is_empty())
-        else {
+        // What was written for this step and is there already is a message.
+        let hashes: Vec<u128> = new_items().map(|item| xxh3_128(item)).collect();
+        let own = channel_of(name);
+        let is_there = |hash: &u128| {
+            pending.get(hash).is_some_and(|(channel, number)| Some(channel) == own.as_ref() && *number != INLINE)
+        };
+        let messages: Option<Vec<Option<Message>>> = new_items()
+            .zip(&hashes)
+            .map(|(item, hash)| if is_there(hash) { Some(None) } else { to_message(item).map(Some) })
+            .collect();
+        let (Some(channel), true, Some(messages), false) = (own.clone(), is_fresh, messages, parts.is_empty()) else {
             let whole = self.whole(base, name, known.as_ref(), old.as_ref(), parts).await?;
             typed(making, known.as_ref(), name, Form::Typed("msgpack".to_owned()), &whole);
             return Ok(());
@@ -302,7 +316,7 @@ impl Saver {
         let mut runs = Runs::default();
         let (mut place, mut count) = (0usize, base.counts.get(&channel).copied().unwrap_or(0));
         count += making.added.iter().filter(|(other, ..)| *other == channel).count() as u64;
-        let mut messages = messages.into_iter();
+        let mut messages = messages.into_iter().zip(hashes);
         let (mut was_pending, mut found_pending) = (false, false);
         for part in parts {
             match part {
@@ -316,8 +330,7 @@ impl Saver {
                     place += to - from;
                 }
                 Part::New(item) => {
-                    let message = messages.next().ok_or_else(|| unknown(name))?;
-                    let hash = xxh3_128(item);
+                    let (message, hash) = messages.next().ok_or_else(|| unknown(name))?;
                     let here = stored.get(place).is_some_and(|old| **old == **item);
                     let found = match here {
                         true => old.numbers().nth(place),
@@ -330,6 +343,7 @@ impl Saver {
                     match found.or(waiting.filter(|number| *number != INLINE)) {
                         Some(number) => runs.push(number, 1),
                         None => {
+                            let message = message.ok_or_else(|| unknown(name))?;
                             making.messages.push(message.in_channel(channel.clone()));
                             making.added.push((channel.clone(), count, Arc::from(item.as_slice())));
                             runs.push(count, 1);
@@ -388,17 +402,24 @@ impl Saver {
             return Ok(());
         }
         let mut slot = self.slot(key).await;
-        for _ in 0..TRIES {
-            match self.try_put_writes(key, &mut slot, new).await {
-                Ok(()) => return Ok(()),
-                Err(Error::Conflict(_)) => *slot = None,
-                Err(error) => {
-                    *slot = None;
-                    return Err(error);
+        for tries in 0.. {
+            let outcome = self.try_put_writes(key, &mut slot, new).await;
+            let Err(error) = outcome else { return Ok(()) };
+            *slot = None;
+            match error {
+                Error::Conflict(_) if tries < TRIES => {}
+                // Whoever pruned the thread put another session in the place of the one that was known.
+                Error::NotFound { .. } if tries < GONE_TRIES => {}
+                Error::Conflict(_) => {
+                    return Err(Error::Busy {
+                        what: format!("keeping writes for checkpoint {}", new.checkpoint),
+                        waited_ms: 0,
+                    });
                 }
+                error => return Err(error),
             }
         }
-        Err(Error::Busy { what: format!("keeping writes for checkpoint {}", new.checkpoint), waited_ms: 0 })
+        Ok(())
     }
 
     async fn try_put_writes(&self, key: &ThreadKey, slot: &mut Option<View>, new: &NewWrites) -> Result<()> {
@@ -467,7 +488,7 @@ impl Saver {
         }
         for (channel, number, item) in added {
             *view.counts.entry(channel.clone()).or_default() += 1;
-            remember(&mut view.items, &channel, number, item);
+            view.items.remember(&channel, number, item);
         }
         view.pending.extend(pending);
         Ok(())
@@ -482,15 +503,6 @@ fn unknown(name: &str) -> Error {
         what: format!("channel {name:?}"),
         why: "it refers to items that its parent does not have: give the whole value".to_owned(),
     }
-}
-
-pub(crate) fn remember(items: &mut Items, channel: &Channel, number: u64, item: Arc<[u8]>) {
-    let all = items.entry(channel.clone()).or_default();
-    let number = number as usize;
-    if all.len() <= number {
-        all.resize(number + 1, None);
-    }
-    all[number] = Some(item);
 }
 
 fn same(making: &mut Making, name: &str, known: Known) {
@@ -535,7 +547,7 @@ fn settle(view: &mut View, base: Base, making: Making, record: Record, receipt: 
     view.items = base.items;
     for (channel, number, item) in making.added {
         *view.counts.entry(channel.clone()).or_default() += 1;
-        remember(&mut view.items, &channel, number, item);
+        view.items.remember(&channel, number, item);
     }
     let known = making.known.into_iter().map(|(name, (mut known, is_own))| {
         if is_own {
