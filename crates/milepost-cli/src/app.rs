@@ -5,9 +5,11 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use milepost::config::{Loader, Settings};
-use milepost::store::Store;
+use milepost::config::{Loader, Settings, Work};
+use milepost::store::{Error as StoreError, Store};
 use milepost::{EngineOptions, Milepost, Notice, SessionId, SessionQuery};
+use milepost_models::Cancel;
+use milepost_run::models::Models;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
@@ -20,6 +22,8 @@ use crate::{holder, places, scratch};
 /// There is nothing that `last` could mean.
 const NO_LAST: &str =
     "no last session: there is none here yet; begin one with `milepost sessions new`, or check the workspace";
+/// So long a command waits for whoever holds the session that it writes to.
+const WAIT_SECONDS: u64 = 5;
 /// The longest answer to a question that is read.
 const MAX_ANSWER_BYTES: u64 = 1024;
 
@@ -27,9 +31,26 @@ const MAX_ANSWER_BYTES: u64 = 1024;
 pub struct App {
     global: Global,
     pub out: Out,
+    /// Cancelled when a person stops a command that ends by itself then.
+    pub cancel: Cancel,
+    sets: Vec<(&'static str, String)>,
+    settings: Option<Settings>,
     engine: Option<Milepost>,
     notices: Option<Receiver<Notice>>,
     log: Option<File>,
+    /// Where there is no store yet, none is made.
+    needs_store: bool,
+}
+
+/// What becomes of a command when a person stops it.
+#[derive(Debug, Clone)]
+pub enum OnInterrupt {
+    /// It is left where it is: what was acknowledged is stored.
+    Leave,
+    /// It is told, and ends by itself.
+    Tell(Cancel),
+    /// It listens itself.
+    Own,
 }
 
 /// Threads for what waits; a search also uses them to read.
@@ -38,13 +59,24 @@ pub fn runtime() -> Result<Runtime> {
 }
 
 /// Runs something until it ends or the person stops it. Who stops it twice does not wait for anything.
-pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>, on: OnInterrupt) -> Result<T> {
+    if matches!(on, OnInterrupt::Own) {
+        return work.await;
+    }
     let mut interrupts = interrupts().context("listening for interrupts")?;
     let (tell, told) = tokio::sync::oneshot::channel();
     // Beside the work, which may not let go.
     tokio::spawn(async move {
         interrupts.recv().await;
-        let _ = tell.send(());
+        match on {
+            OnInterrupt::Tell(cancel) => {
+                cancel.cancel();
+                if std::io::stderr().is_terminal() {
+                    let _ = writeln!(std::io::stderr().lock(), "\nstopping; Ctrl-C again does not wait");
+                }
+            }
+            _ => drop(tell.send(())),
+        }
         interrupts.recv().await;
         scratch::clear();
         std::process::exit(INTERRUPTED.into());
@@ -57,30 +89,58 @@ pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>) -> Resu
 
 /// What a person, or the system in their place, stops a command with.
 #[cfg(unix)]
-struct Interrupts {
+pub struct Interrupts {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
 }
 
+/// Which way a command is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// A person pressed Ctrl-C.
+    Interrupt,
+    /// The system wants it to end.
+    Terminate,
+}
+
 #[cfg(unix)]
 impl Interrupts {
-    async fn recv(&mut self) {
+    pub async fn next(&mut self) -> Stop {
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => Stop::Interrupt,
+            _ = self.terminate.recv() => Stop::Terminate,
         }
+    }
+
+    async fn recv(&mut self) {
+        self.next().await;
     }
 }
 
 #[cfg(unix)]
-fn interrupts() -> std::io::Result<Interrupts> {
+pub fn interrupts() -> std::io::Result<Interrupts> {
     use tokio::signal::unix::{SignalKind, signal};
     Ok(Interrupts { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
 }
 
 #[cfg(windows)]
-fn interrupts() -> std::io::Result<tokio::signal::windows::CtrlC> {
-    tokio::signal::windows::ctrl_c()
+pub struct Interrupts(tokio::signal::windows::CtrlC);
+
+#[cfg(windows)]
+impl Interrupts {
+    pub async fn next(&mut self) -> Stop {
+        self.0.recv().await;
+        Stop::Interrupt
+    }
+
+    async fn recv(&mut self) {
+        self.next().await;
+    }
+}
+
+#[cfg(windows)]
+pub fn interrupts() -> std::io::Result<Interrupts> {
+    tokio::signal::windows::ctrl_c().map(Interrupts)
 }
 
 /// Does what waits for a person or a program at the other end of the input, so that it can be interrupted.
@@ -101,9 +161,27 @@ fn variable(name: &str) -> Option<String> {
 }
 
 impl App {
-    pub fn new(global: Global) -> Self {
+    pub fn new(global: Global, needs_store: bool) -> Self {
         let out = Out::new(global.json, global.exact, global.quiet, global.color);
-        Self { global, out, engine: None, notices: None, log: None }
+        let (cancel, sets) = (Cancel::new(), Vec::new());
+        Self { global, out, cancel, sets, settings: None, engine: None, notices: None, log: None, needs_store }
+    }
+
+    /// How long a resume waits for whoever holds the session: only when told to.
+    pub fn resume_wait_ms(&self) -> u64 {
+        self.global.wait.unwrap_or(0) * 1000
+    }
+
+    /// What is said where there is no store yet; none when there is one, or it cannot be known before it is opened.
+    pub fn no_store(&self) -> Result<Option<String>> {
+        let url = self.loader()?.load()?.store;
+        places::missing_directory(url.expose())?;
+        Ok((!places::exists(url.expose())).then(|| {
+            format!(
+                "no store is at {} yet: `milepost sessions new` makes one; or check the path",
+                plain(&url.to_string())
+            )
+        }))
     }
 
     /// Colours for the error output.
@@ -123,7 +201,36 @@ impl App {
                 loader = loader.set(key, value);
             }
         }
-        Ok(loader)
+        Ok(self.sets.iter().fold(loader, |loader, (key, value)| loader.set(*key, value)))
+    }
+
+    /// Sets a setting by a command's own flag.
+    pub fn set(&mut self, key: &'static str, value: Option<String>) {
+        self.sets.extend(value.map(|value| (key, value)));
+        self.settings = None;
+    }
+
+    /// The settings in force, read once.
+    fn settings_once(&mut self) -> Result<Settings> {
+        if self.settings.is_none() {
+            self.settings = Some(self.settings()?);
+        }
+        self.settings.clone().map_or_else(|| self.settings(), Ok)
+    }
+
+    /// The models that can be asked.
+    pub async fn models(&mut self) -> Result<Models> {
+        let source = self.engine().await?.source().clone();
+        Ok(Models::new(self.settings_once()?, std::sync::Arc::new(variable), source))
+    }
+
+    /// The engine with the policy of such work.
+    pub async fn engine_for(&mut self, work: Work) -> Result<Milepost> {
+        let engine = self.engine().await?;
+        let settings = self.settings_once()?;
+        let mut options = self.engine_options(&settings)?;
+        options.policy = settings.policy_for(work, None, None, None);
+        Ok(Milepost::on(engine.store().clone(), options).await?)
     }
 
     /// The settings in force.
@@ -139,6 +246,7 @@ impl App {
     pub fn engine_options(&self, settings: &Settings) -> Result<EngineOptions> {
         let mut options = EngineOptions::from_settings(settings, &variable)?;
         options.holder = holder::this_process();
+        options.wait_ms = self.global.wait.unwrap_or(WAIT_SECONDS) * 1000;
         options.store.accept_damage = self.global.accept_damage;
         Ok(options)
     }
@@ -148,14 +256,44 @@ impl App {
         if let Some(engine) = &self.engine {
             return Ok(engine.clone());
         }
-        let settings = self.settings()?;
-        let options = self.engine_options(&settings)?;
+        let settings = self.settings_once()?;
+        if self.needs_store
+            && let Some(why) = self.no_store()?
+        {
+            return Err(Failed::missing(why).into());
+        }
+        let mut options = self.engine_options(&settings)?;
+        options.store.may_begin = !self.needs_store;
         places::prepare(settings.store.expose())?;
-        let engine = Milepost::open_with(settings.store.expose(), options).await?;
+        let engine = match Milepost::open_with(settings.store.expose(), options).await {
+            Err(milepost::Error::Store(StoreError::NotFound { what: "workspace", id })) => {
+                return Err(Failed::missing(format!(
+                    "workspace {} has nothing in {} yet: `milepost sessions new` begins it; or check its name",
+                    plain(&id),
+                    plain(&settings.store.to_string())
+                ))
+                .into());
+            }
+            opened => opened?,
+        };
         self.out.now = engine.source().now();
         self.notices = self.global.log.is_some().then(|| engine.notices());
         self.engine = Some(engine.clone());
         Ok(engine)
+    }
+
+    /// The engine, or none where there is no store or no workspace yet, which is told.
+    pub async fn engine_if_any(&mut self) -> Result<Option<Milepost>> {
+        match self.engine().await {
+            Ok(engine) => Ok(Some(engine)),
+            Err(error) => match error.downcast_ref::<Failed>() {
+                Some(failed) if failed.is_missing() => {
+                    self.out.note(failed.to_string());
+                    Ok(None)
+                }
+                _ => Err(error),
+            },
+        }
     }
 
     /// The session that is meant: an id, a part of one, or `last` for the one written last.
@@ -197,6 +335,24 @@ impl App {
             self.out.note(format!("{} is gone without giving the session back: it is free", plain(&lease.holder)));
         }
         Ok(())
+    }
+
+    /// Does something that writes sessions whose ids are known only in the middle of it: where a process that is gone
+    /// still has the lease of one, it is freed, and all of it is done again.
+    pub async fn despite_the_dead<T>(&mut self, mut work: impl AsyncFnMut(&Self) -> Result<T>) -> Result<T> {
+        loop {
+            let error = match work(self).await {
+                Err(error) => error,
+                done => return done,
+            };
+            match error.downcast_ref::<milepost::Error>() {
+                Some(milepost::Error::Store(StoreError::Held { session, holder, .. })) if holder::is_gone(holder) => {
+                    let session = *session;
+                    self.free_from_the_dead(session).await?;
+                }
+                _ => return Err(error),
+            }
+        }
     }
 
     /// The session that is meant, brought back when it was archived.
@@ -248,6 +404,16 @@ impl App {
     /// Shows that something goes on.
     pub fn waiting(&self, what: &'static str) -> Waiting {
         Waiting::new(what, self.shows_progress())
+    }
+
+    /// The store that was named on the command line.
+    pub fn store_flag(&self) -> Option<String> {
+        self.global.store.clone()
+    }
+
+    /// Whether nothing but results and errors is written.
+    pub fn is_quiet(&self) -> bool {
+        self.global.quiet
     }
 
     fn shows_progress(&self) -> bool {

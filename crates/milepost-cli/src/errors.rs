@@ -19,6 +19,9 @@ pub const EXIT_CODES: &str = "Exit codes:
     5  stored data are damaged
     6  a key is missing, wrong or destroyed
     7  the store cannot be reached, is full, locked or read-only
+   10  a run is paused: it cannot go on by itself
+   11  a run waits for a time or a person
+   12  a run has steps of which nobody knows whether they had their effect
   130  interrupted";
 
 /// What was asked on the command line makes no sense.
@@ -38,17 +41,33 @@ impl std::error::Error for Usage {}
 pub struct Failed {
     code: u8,
     text: String,
+    ways: Vec<(&'static str, String)>,
 }
 
 impl Failed {
     /// What was named is not there.
     pub fn missing(text: impl Into<String>) -> Self {
-        Self { code: 3, text: text.into() }
+        Self { code: 3, text: text.into(), ways: Vec::new() }
+    }
+
+    /// It cannot be done, but something else can: commands, each with what it does.
+    pub fn with_ways(text: impl Into<String>, ways: Vec<(&'static str, String)>) -> Self {
+        Self { code: 1, text: text.into(), ways }
+    }
+
+    /// Whether what was named is not there.
+    pub fn is_missing(&self) -> bool {
+        self.code == 3
+    }
+
+    /// Not all that was asked for could be read.
+    pub fn damaged(text: impl Into<String>) -> Self {
+        Self { code: 5, text: text.into(), ways: Vec::new() }
     }
 
     /// The store cannot be reached.
     pub fn unreachable(text: impl Into<String>) -> Self {
-        Self { code: 7, text: text.into() }
+        Self { code: 7, text: text.into(), ways: Vec::new() }
     }
 }
 
@@ -124,8 +143,18 @@ fn code(error: &anyhow::Error) -> u8 {
 
 /// Commands that help, each with what it does.
 fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
+    if let Some(failed) = error.downcast_ref::<Failed>() {
+        return failed.ways.clone();
+    }
     let error = match error.downcast_ref::<Error>() {
-        Some(Error::Ambiguous { .. }) => return vec![("list", "milepost sessions list --all".to_owned())],
+        Some(Error::Ambiguous { candidates, .. }) => {
+            let is_one = |prefix: &str| candidates.iter().any(|id| id.starts_with(prefix));
+            return match () {
+                () if is_one("ses_") => vec![("list", "milepost sessions list --all".to_owned())],
+                () if is_one("prj_") => vec![("list", "milepost projects list".to_owned())],
+                () => Vec::new(),
+            };
+        }
         Some(Error::Store(error)) => error,
         _ => return Vec::new(),
     };
@@ -150,6 +179,11 @@ fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
             ]
         }
         StoreError::NotFound { what: "session", .. } => vec![("list", "milepost sessions list --all".to_owned())],
+        // `"a label" of ses_…`
+        StoreError::NotFound { what: "checkpoint", id } => match id.rsplit_once(" of ses_") {
+            Some((_, session)) => vec![("list", format!("milepost sessions checkpoints {}", short(session)))],
+            None => Vec::new(),
+        },
         StoreError::NotFound { what: "archived session", .. } => {
             vec![("list", "milepost sessions list --archived".to_owned())]
         }

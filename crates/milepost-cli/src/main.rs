@@ -17,9 +17,10 @@ fn main() -> ExitCode {
     let args = usage::parse();
     let json = args.global.json;
     let (is_endless, only_reads) = (args.command.is_endless(), args.command.only_reads());
-    let mut app = app::App::new(args.global);
+    let mut app = app::App::new(args.global, args.command.needs_store());
+    let on_interrupt = args.command.on_interrupt(&app.cancel);
     let outcome = app::runtime().and_then(|runtime| {
-        let outcome = runtime.block_on(app::until_interrupted(commands::run(&mut app, args.command)));
+        let outcome = runtime.block_on(app::until_interrupted(commands::run(&mut app, args.command), on_interrupt));
         // Work on the side that waits for a server does not keep a person waiting.
         runtime.shutdown_background();
         outcome

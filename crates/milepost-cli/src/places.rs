@@ -11,7 +11,8 @@ use crate::out::plain;
 
 /// The file or directory of a store that is on this machine.
 fn path(url: &str) -> Option<PathBuf> {
-    let path = url.strip_prefix("sqlite:").or_else(|| url.strip_prefix("file://"))?;
+    let sqlite = url.strip_prefix("sqlite:").map(|path| path.strip_prefix("//").unwrap_or(path));
+    let path = sqlite.or_else(|| url.strip_prefix("file://"))?;
     let path = path.split('?').next().unwrap_or(path);
     // A name that is written in another way than it is on the disk is left to whoever opens it.
     (!path.is_empty() && !path.contains('%')).then(|| PathBuf::from(path))
@@ -27,16 +28,26 @@ pub fn absolute(url: &str) -> Result<String> {
 /// Sees that a store can be made there: the directory of the default store is made on first use, one that was named must be
 /// there, so that a slip of the pen makes no second store.
 pub fn prepare(url: &str) -> Result<()> {
-    let Some(path) = path(url) else { return Ok(()) };
+    match missing_directory(url)? {
+        Some(parent) => {
+            std::fs::create_dir_all(&parent).with_context(|| format!("making the directory {}", parent.display()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The directory that is to be made before a store can be; refused where none can be.
+pub fn missing_directory(url: &str) -> Result<Option<PathBuf>> {
+    let Some(path) = path(url) else { return Ok(None) };
     if let Some(why) = unusable(url, &path) {
         return Err(Failed::unreachable(format!("opening the store {}: {why}; name another store", plain(url))).into());
     }
-    let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Ok(()) };
+    let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Ok(None) };
     if path.exists() || parent.is_dir() {
-        return Ok(());
+        return Ok(None);
     }
     if url.starts_with("sqlite:") && parent.ends_with("milepost") {
-        return std::fs::create_dir_all(parent).with_context(|| format!("making the directory {}", parent.display()));
+        return Ok(Some(parent.to_owned()));
     }
     let (url, parent) = (plain(url), parent.display());
     Err(Failed::unreachable(format!(
@@ -103,6 +114,20 @@ fn is_same(a: &Path, b: &Path) -> bool {
         return (a.dev(), a.ino()) == (b.dev(), b.ino());
     }
     whole(a).is_some_and(|a| whole(b) == Some(a))
+}
+
+/// Whether a store is there; one that is not on this machine may be.
+pub fn exists(url: &str) -> bool {
+    path(url).is_none_or(|path| path.exists())
+}
+
+/// Whether two URLs name one place, as far as it can be known before it is opened.
+pub fn is_same_place(a: &str, b: &str) -> bool {
+    let scheme = |url: &str| url.split(':').next().map(str::to_owned);
+    match (path(a), path(b)) {
+        (Some(x), Some(y)) => scheme(a) == scheme(b) && is_same(&x, &y),
+        _ => a.trim_end_matches('/') == b.trim_end_matches('/'),
+    }
 }
 
 /// Sees that there is a store to read from.

@@ -2,7 +2,7 @@
 
 use clap::{Args as ClapArgs, Subcommand};
 
-use super::role;
+use super::known_role;
 
 #[derive(Debug, Subcommand)]
 pub enum Messages {
@@ -12,8 +12,8 @@ pub enum Messages {
         session: String,
         /// The text; read from the input when it is - or left out
         text: Option<String>,
-        /// Who says it: user, assistant, system, tool
-        #[arg(long, default_value = "user", value_parser = role)]
+        /// Who says it: user, assistant, system, tool, developer, function
+        #[arg(long, default_value = "user", value_parser = known_role)]
         role: String,
         /// The message is JSON: {"role": …, "content": …}, or one a line
         #[arg(long = "from-json")]

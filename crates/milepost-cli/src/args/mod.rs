@@ -1,6 +1,11 @@
 //! The command line as it is typed: what stands before every command here, each group of commands in a file of its own.
 
+mod again;
+mod chat;
 mod conversation;
+mod import;
+mod projects;
+mod runs;
 mod sessions;
 mod store;
 
@@ -8,12 +13,20 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
+pub use again::{MergeBack, RunAgain, VerifyReplay};
+pub use chat::Chat;
 pub use conversation::{Checkpoint, Messages, State};
+pub use import::{Foreign, Langgraph};
+pub use projects::{Artifacts, Projects, Whose};
+pub use runs::{Answer, Answering, Approve, Budgets, Demo, Graph, HowToRun, ResumeRun, Run, Steps, Work};
 pub use sessions::{
     Archive, Branch, Checkpoints, Compact, Delete, Export, Format, Import, Keyed, List, New, Resume, Search, Sessions,
 };
-pub use store::{Config, Copy, Doctor, Keys, Migrate, Prune, Redact, RulesName, Sql, Stats, Verify};
+pub use store::{Config, Copy, Doctor, ExportAll, Keys, Migrate, Prune, Redact, RulesName, Sql, Stats, Verify};
 
+use milepost_models::Cancel;
+
+use crate::app::OnInterrupt;
 use crate::errors::EXIT_CODES;
 use crate::out::Color;
 
@@ -25,6 +38,9 @@ Sessions are named by their id, by a part of it that is unique (its end is best)
 Checkpoints are named by their id, a part of it, a label, a time, or `latest`.";
 
 const EXAMPLES: &str = "Examples:
+  milepost chat --model anthropic/claude-sonnet-5
+  milepost run examples/research.yaml --input topic=\"B-trees\"
+  milepost resume last
   milepost sessions new --title \"Three papers\"
   milepost messages add last --role user \"Find three papers on write-ahead logs\"
   milepost checkpoint last --label \"before the risky part\"
@@ -75,6 +91,9 @@ pub struct Global {
     /// When to use colours
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = false)]
     pub color: Color,
+    /// Wait so many seconds for whoever holds the session; resume does not wait unless told to [default: 5]
+    #[arg(long, global = true, value_name = "SECONDS", hide_short_help = true, value_parser = clap::value_parser!(u64).range(..=86_400))]
+    pub wait: Option<u64>,
     /// Append a line of JSON for every checkpoint made, failed, pruned or restored to this file
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     pub log: Option<PathBuf>,
@@ -97,6 +116,37 @@ pub enum Command {
     State(State),
     /// Take a checkpoint of a session
     Checkpoint(Checkpoint),
+    /// List and show what sessions are about, and say which directory belongs to it
+    #[command(subcommand, visible_alias = "project")]
+    Projects(Projects),
+    /// Keep what was made, with its content and older versions, and make more from templates
+    #[command(subcommand, visible_alias = "artifact")]
+    Artifacts(Artifacts),
+    /// See a run killed in the middle, and go on: takes a few seconds, needs nothing
+    Demo(Demo),
+    /// Talk with a model; nothing that was said is lost
+    Chat(Chat),
+    /// Run a graph or a plan, step by durable step
+    Run(Run),
+    /// Go on with a run: skip what is done, try again what failed
+    Resume(ResumeRun),
+    /// Show the steps of a run: what was done, under which key, and what came of it
+    Steps(Steps),
+    /// Answer a question that a run asks, or will ask
+    Answer(Answer),
+    /// Say yes, or with --deny no, to what a run asks for
+    Approve(Approve),
+    /// Run a step again with other input, and what follows it, on a branch
+    RunAgain(RunAgain),
+    /// Bring what a branch found to the session that it came from
+    MergeBack(MergeBack),
+    /// Check recorded runs against a graph as it is now: do they still fit?
+    VerifyReplay(VerifyReplay),
+    /// Go on with every run whose timer, limit or answer has come, until this is stopped
+    Work(Work),
+    /// Check, draw and describe graphs and plans
+    #[command(subcommand)]
+    Graph(Graph),
     /// Show what uses the space and what pruning would free, or with --usage what was spent
     Stats(Stats),
     /// Put old checkpoints into the trash, and erase what has lain there long enough
@@ -114,6 +164,9 @@ pub enum Command {
     Redact(Redact),
     /// Copy everything of the workspace to another store, and compare
     Migrate(Migrate),
+    /// Bring over sessions that other programs keep
+    #[command(subcommand)]
+    Import(Foreign),
     /// Copy the whole store to a file while it is in use
     Backup {
         /// The file to write
@@ -125,6 +178,8 @@ pub enum Command {
     Pull(Copy),
     /// Ask in SQL: tables sessions, messages, checkpoints; changes nothing
     Sql(Sql),
+    /// Write sessions into a SQLite file with the tables that `sql` has; `sessions export` has other forms
+    Export(ExportAll),
     /// Look at the configuration
     #[command(subcommand)]
     Config(Config),
@@ -156,15 +211,61 @@ impl Command {
             }
             Command::Messages(command) => !matches!(command, Messages::Add { .. }),
             Command::State(command) => matches!(command, State::Get { .. }),
+            Command::Projects(command) => matches!(command, Projects::List | Projects::Show { .. }),
+            Command::Artifacts(command) => matches!(command, Artifacts::List { .. } | Artifacts::Show { .. }),
             Command::Keys(command) => !matches!(command, Keys::Rotate { .. } | Keys::Shred { .. }),
-            Command::Stats(_)
+            Command::Graph(_)
+            | Command::Steps(_)
+            | Command::VerifyReplay(_)
+            | Command::Stats(_)
             | Command::Verify(_)
             | Command::Doctor(_)
             | Command::Backup { .. }
             | Command::Sql(_)
+            | Command::Export(_)
             | Command::Config(_)
             | Command::Completions { .. }
             | Command::Man { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// What becomes of it when a person stops it.
+    pub fn on_interrupt(&self, cancel: &Cancel) -> OnInterrupt {
+        match self {
+            Command::Run(_) | Command::Resume(_) | Command::RunAgain(_) | Command::Work(_) => {
+                OnInterrupt::Tell(cancel.clone())
+            }
+            Command::Chat(_) => OnInterrupt::Own,
+            _ => OnInterrupt::Leave,
+        }
+    }
+
+    /// Whether there has to be a store already: what reads, and what writes to sessions that are there, makes none.
+    pub fn needs_store(&self) -> bool {
+        match self {
+            Command::Sessions(command) => !matches!(command, Sessions::New(_) | Sessions::Import(_)),
+            Command::Keys(command) => !matches!(command, Keys::New { .. }),
+            Command::Resume(_)
+            | Command::VerifyReplay(_)
+            | Command::Steps(_)
+            | Command::Answer(_)
+            | Command::Approve(_)
+            | Command::Messages(_)
+            | Command::State(_)
+            | Command::Checkpoint(_)
+            | Command::Projects(_)
+            | Command::Artifacts(_)
+            | Command::Stats(_)
+            | Command::Prune(_)
+            | Command::Verify(_)
+            | Command::Reindex { .. }
+            | Command::Doctor(_)
+            | Command::Redact(_)
+            | Command::Backup { .. }
+            | Command::Push(_)
+            | Command::Sql(_)
+            | Command::Export(_) => true,
             _ => false,
         }
     }
@@ -177,6 +278,24 @@ impl Command {
 
 fn at_least_one(text: &str) -> Result<usize, &'static str> {
     text.parse().ok().filter(|count| *count > 0).ok_or("give a whole number from 1 on")
+}
+
+/// Roles that are known: of the usual APIs, and of those that have more.
+const ROLES: [&str; 6] = ["user", "assistant", "system", "tool", "developer", "function"];
+
+/// A role that is known, for what is added by hand.
+fn known_role(text: &str) -> Result<String, String> {
+    if ROLES.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    // Comparing is quadratic in length; nothing that long is a misspelt role.
+    let given: String = text.chars().take(MAX_ROLE_CHARS).flat_map(char::to_lowercase).collect();
+    let near = ROLES.iter().map(|role| (strsim::osa_distance(&given, role), role)).min();
+    let hint = match near {
+        Some((distance, near)) if distance <= (given.len() / 3).max(1) => format!("did you mean {near}? Else "),
+        _ => String::new(),
+    };
+    Err(format!("{hint}use one of {}; any other role goes with --from-json", ROLES.join(", ")))
 }
 
 /// The longest role.

@@ -11,7 +11,7 @@ use super::{at_least_one, role};
 /// What sessions are found by.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct Keyed {
-    /// The project it is about
+    /// The project it is about: its id, or for what is there its name
     #[arg(long)]
     pub project: Option<String>,
     /// The kind of agent that works on it
@@ -53,6 +53,9 @@ pub enum Sessions {
         state: bool,
     },
     /// Go on with a session, at its end or from a checkpoint
+    #[command(after_help = "This marks the session as active, for whoever works on it next. The steps of a
+run are gone on with by `milepost resume`, a conversation by `milepost chat
+--session`.")]
     Resume(Resume),
     /// Take a checkpoint and set the status to paused
     Pause {
@@ -86,7 +89,7 @@ pub enum Sessions {
         /// The second
         b: String,
     },
-    /// Search all conversations: words, "phrases", prefixes*
+    /// Search all conversations: words, "phrases", prefixes*; exits with 0 also when nothing is found
     Search(Search),
     /// Summarise the older part of a conversation for requests; the messages stay
     Compact(Compact),
@@ -274,7 +277,7 @@ pub struct Search {
     /// Only in this session
     #[arg(long)]
     pub session: Option<String>,
-    /// Only in this project
+    /// Only in this project: its id or its name
     #[arg(long)]
     pub project: Option<String>,
     /// Only of this kind of agent
@@ -307,10 +310,14 @@ pub struct Compact {
     /// Keep so many of the last messages out of the summary
     #[arg(long, default_value_t = 10)]
     pub keep: usize,
+    /// Let this model write the summary: PROVIDER/MODEL, or a name of the configuration's `models`; it is made of what was
+    /// said by default
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["dry_run", "dropped"])]
+    pub model: Option<String>,
     /// Only show the summary
     #[arg(long)]
     pub dry_run: bool,
-    /// Show the messages that the summary in force stands for, and change nothing
+    /// Show all messages that the summary in force stands for, by the compaction that dropped them; changes nothing
     #[arg(long, conflicts_with = "dry_run")]
     pub dropped: bool,
 }
@@ -322,6 +329,9 @@ pub struct Archive {
     /// The store to move it to
     #[arg(long, value_name = "URL")]
     pub to: String,
+    /// Only say what would be moved
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -39,6 +39,9 @@ pub struct Prune {
     /// Only say what would be pruned and freed
     #[arg(long)]
     pub dry_run: bool,
+    /// Do not ask before erasing
+    #[arg(long, short)]
+    pub yes: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -111,6 +114,18 @@ pub struct Sql {
     pub session: Option<String>,
 }
 
+#[derive(Debug, ClapArgs)]
+pub struct ExportAll {
+    /// The file to write
+    #[arg(long, value_name = "FILE")]
+    pub sqlite: PathBuf,
+    /// Only these sessions; all when none is named
+    pub sessions: Vec<String>,
+    /// Write over what is there
+    #[arg(long)]
+    pub force: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Config {
     /// Look for mistakes, all of them
@@ -153,6 +168,9 @@ pub enum Keys {
     Shred {
         /// The session
         session: String,
+        /// Only say what would be lost
+        #[arg(long)]
+        dry_run: bool,
         /// Do not ask
         #[arg(long, short)]
         yes: bool,

@@ -20,7 +20,7 @@ pub fn run(app: &mut App, command: Config) -> Result<ExitCode> {
             };
             let names: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
             found.extend(check_variables(names.iter().map(String::as_str)));
-            report(app, &found)
+            report(app, &found, "no mistakes", serde_json::Value::Null)
         }
         Config::Show { part, changed } => show(app, part.as_deref(), changed).map(|()| ExitCode::SUCCESS),
         Config::Path => {
@@ -35,7 +35,8 @@ pub fn run(app: &mut App, command: Config) -> Result<ExitCode> {
     }
 }
 
-fn report(app: &App, found: &[Diagnostic]) -> Result<ExitCode> {
+/// What was found in a file: each mistake with its place. `clean` is said when there is none; `more` goes to programs.
+pub fn report(app: &App, found: &[Diagnostic], clean: &str, more: serde_json::Value) -> Result<ExitCode> {
     let has_errors = found.iter().any(|problem| problem.severity == Severity::Error);
     let code = if has_errors { ExitCode::from(2) } else { ExitCode::SUCCESS };
     if app.out.json {
@@ -43,10 +44,21 @@ fn report(app: &App, found: &[Diagnostic]) -> Result<ExitCode> {
             .iter()
             .map(|problem| {
                 let severity = if problem.severity == Severity::Error { "error" } else { "warning" };
-                json!({ "severity": severity, "place": problem.origin.to_string(), "key": problem.key, "why": problem.why, "instead": problem.instead })
+                let (line, column) = match &problem.origin {
+                    Origin::File { line, column, .. } if *line > 0 => (Some(line), Some(column)),
+                    _ => (None, None),
+                };
+                json!({
+                    "severity": severity, "place": problem.origin.to_string(), "line": line, "column": column,
+                    "key": problem.key, "why": problem.why, "instead": problem.instead,
+                })
             })
             .collect();
-        app.out.json(&json!({ "problems": list }))?;
+        let mut told = json!({ "problems": list });
+        if let (Some(told), serde_json::Value::Object(more)) = (told.as_object_mut(), more) {
+            told.extend(more);
+        }
+        app.out.json(&told)?;
         return Ok(code);
     }
     for problem in found {
@@ -57,7 +69,7 @@ fn report(app: &App, found: &[Diagnostic]) -> Result<ExitCode> {
         app.out.line(format!("{word} {}", plain(&problem.to_string())))?;
     }
     if found.is_empty() {
-        app.out.line(app.out.styles.good("no mistakes"))?;
+        app.out.line(app.out.styles.good(clean))?;
     }
     Ok(code)
 }

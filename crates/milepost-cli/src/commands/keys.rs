@@ -1,5 +1,6 @@
 //! Master keys, shredding, and signed heads.
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,14 +13,14 @@ use serde_json::json;
 use crate::app::App;
 use crate::args::Keys;
 use crate::errors::Usage;
-use crate::out::count;
+use crate::out::{count, plain};
 
 pub async fn run(app: &mut App, command: Keys) -> Result<ExitCode> {
     match command {
         Keys::New { output } => new(app, output.as_deref())?,
         Keys::Show => show(app).await?,
         Keys::Rotate { to, data } => rotate(app, &to, data).await?,
-        Keys::Shred { session, yes } => shred(app, &session, yes).await?,
+        Keys::Shred { session, dry_run, yes } => shred(app, &session, dry_run, yes).await?,
         Keys::Sign { session, key } => sign(app, &session, &key).await?,
         Keys::Check { head, key } => return check(app, &head, key.as_deref()).await,
     }
@@ -58,8 +59,26 @@ fn new(app: &App, output: Option<&Path>) -> Result<()> {
 
 async fn show(app: &mut App) -> Result<()> {
     let settings = app.settings()?;
-    let engine = app.engine().await?;
     let given = settings.keys(&|name| std::env::var(name).ok())?.master.map(|key| key.fingerprint());
+    let is_begun = match app.no_store()? {
+        Some(_) => false,
+        None => app.engine_if_any().await?.is_some(),
+    };
+    if !is_begun {
+        if app.out.json {
+            return app.out.json(&json!({ "encrypted": given.is_some(), "fingerprint": given }));
+        }
+        return app.out.line(match given {
+            Some(fingerprint) => {
+                format!(
+                    "workspace {} is not begun yet: it will be encrypted with key {fingerprint}",
+                    settings.workspace
+                )
+            }
+            None => format!("workspace {} is not begun yet: it will not be encrypted", settings.workspace),
+        });
+    }
+    let engine = app.engine().await?;
     if app.out.json {
         return app.out.json(&json!({ "encrypted": engine.store().is_encrypted(), "fingerprint": given }));
     }
@@ -88,7 +107,7 @@ async fn rotate(app: &mut App, to: &Path, data: bool) -> Result<()> {
     Ok(())
 }
 
-async fn shred(app: &mut App, session: &str, yes: bool) -> Result<()> {
+async fn shred(app: &mut App, session: &str, dry_run: bool, yes: bool) -> Result<()> {
     let id = app.session(session).await?;
     let engine = app.engine().await?;
     if !engine.store().is_encrypted() {
@@ -96,6 +115,25 @@ async fn shred(app: &mut App, session: &str, yes: bool) -> Result<()> {
             "{id} has no key to destroy: the workspace is not encrypted; use `milepost sessions delete`"
         ))
         .into());
+    }
+    let store = engine.store();
+    let info = store.session(id).await.map_err(milepost::Error::from)?;
+    let branches = store.backend().children(store.workspace(), id).await.map_err(milepost::Error::from)?;
+    let branches: BTreeSet<_> = branches.iter().map(|line| line.session).filter(|branch| *branch != id).collect();
+    if dry_run {
+        if app.out.json {
+            return app.out.json(&json!({
+                "sessionId": id, "shredded": false, "dryRun": true, "messages": info.messages(), "branches": branches,
+            }));
+        }
+        let title = info.title.as_deref().map(|title| format!(" “{}”", plain(title))).unwrap_or_default();
+        app.out.line(format!(
+            "would destroy the key of {id}{title}: its {} could never be read again",
+            count(info.messages(), "message")
+        ))?;
+        return branches.iter().try_for_each(|branch| {
+            app.out.line(format!("would take its beginning from {branch}, which branched from it"))
+        });
     }
     app.confirm(&format!("Destroy the key of {id}? What it holds can never be read again."), yes).await?;
     engine.store().shred(id).await.map_err(milepost::Error::from)?;

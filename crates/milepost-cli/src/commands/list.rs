@@ -1,6 +1,7 @@
 //! Lists: of sessions, of checkpoints, of what a search found.
 
 use anyhow::Result;
+use milepost::context::history::readable;
 use milepost::{
     How, MarkQuery, Message, Role, SearchHit, SearchQuery, SessionInfo, SessionQuery, SessionSummary, Status,
     Timestamp, Trigger, parse_time,
@@ -10,7 +11,7 @@ use serde_json::json;
 use super::sessions::key;
 use crate::app::App;
 use crate::args;
-use crate::errors::Usage;
+use crate::errors::{Usage, without_advice};
 use crate::out::{Table, clip, count, plain, short};
 
 /// A moment: a time, or how long ago it was (`90s`, `15m`, `2h`, `3d`, `2w`).
@@ -45,11 +46,17 @@ pub fn colored(app: &App, status: Status) -> String {
 }
 
 pub async fn list(app: &mut App, args: args::List) -> Result<()> {
+    let Some(engine) = app.engine_if_any().await? else {
+        return match (app.out.json, args.archived) {
+            (true, true) => app.out.json(&json!({ "archived": [] })),
+            (true, false) => app.out.json(&json!({ "sessions": [], "more": false })),
+            (false, _) => Ok(()),
+        };
+    };
     if args.archived {
         return super::transfer::list_archived(app).await;
     }
-    let engine = app.engine().await?;
-    let key = key(args.keys);
+    let key = key(args.keys).of_known_project(&engine).await?;
     let since = args.since.as_deref().map(|text| moment(text, app.out.now)).transpose()?;
     let mut query = SessionQuery {
         status: args.status.clone(),
@@ -94,7 +101,7 @@ pub async fn list(app: &mut App, args: args::List) -> Result<()> {
                 session.messages().to_string(),
                 session.checkpoints.to_string(),
                 app.out.time(session.active),
-                session.project.as_deref().map(plain).unwrap_or_default(),
+                project(session),
                 session.agent.as_deref().map(plain).unwrap_or_default(),
                 title(session),
             ]
@@ -108,6 +115,12 @@ pub async fn list(app: &mut App, args: args::List) -> Result<()> {
         app.out.note(format!("these are the {shown} {first}; --all shows every one"));
     }
     Ok(())
+}
+
+/// What a session's project is called, or else its id.
+pub fn project(session: &SessionInfo) -> String {
+    let name = session.extra.get("project_name").and_then(|name| name.as_str());
+    name.or(session.project.as_deref()).map(plain).unwrap_or_default()
 }
 
 /// What a session is called, or else its last words.
@@ -127,7 +140,6 @@ pub async fn checkpoints(app: &mut App, args: args::Checkpoints) -> Result<()> {
         clean: args.clean.then_some(true),
         resumable: args.resumable.then_some(true),
         trashed: args.trashed,
-        limit: Some(args.limit),
         ..MarkQuery::default()
     };
     for trigger in &query.triggers {
@@ -143,12 +155,14 @@ pub async fn checkpoints(app: &mut App, args: args::Checkpoints) -> Result<()> {
             return Err(super::state::no_trigger(name).into());
         }
     }
-    let marks = engine.store().marks(id, &query).await.map_err(milepost::Error::from)?;
+    let mut marks = engine.store().marks(id, &query).await.map_err(milepost::Error::from)?;
+    let total = marks.len();
+    marks.truncate(args.limit);
     if app.out.json {
         let list: Vec<_> = marks.iter().map(super::show::mark_json).collect();
         let latest = marks.first().map(|mark| mark.checkpoint.id);
         return app.out.json(&json!({
-            "session_id": id, "checkpoints": list, "latest_checkpoint_id": latest, "total_checkpoints": list.len(),
+            "session_id": id, "checkpoints": list, "latest_checkpoint_id": latest, "total_checkpoints": total,
         }));
     }
     if marks.is_empty() {
@@ -178,7 +192,12 @@ pub async fn checkpoints(app: &mut App, args: args::Checkpoints) -> Result<()> {
         })
         .collect();
     let head = &["ID", "NUMBER", "TRIGGER", "TAKEN", "MESSAGES", "", "LABEL"];
-    app.out.table(Table { head, rows, shrink: &[6], ..Table::default() })
+    let shown = rows.len();
+    app.out.table(Table { head, rows, shrink: &[6], ..Table::default() })?;
+    if shown < total {
+        app.out.note(format!("these are the newest {shown} of {total}; --limit {total} shows every one"));
+    }
+    Ok(())
 }
 
 pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
@@ -188,10 +207,14 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
     };
     let engine = app.engine().await?;
     let now = app.out.now;
+    let project = match &args.project {
+        Some(given) => Some(engine.project_meant(given).await?),
+        None => None,
+    };
     let query = SearchQuery {
         substring: args.substring,
         session,
-        project: args.project,
+        project,
         agent: args.agent,
         role: args.role.map(Role::from),
         from: args.since.as_deref().map(|text| moment(text, now)).transpose()?,
@@ -201,8 +224,12 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
         ..SearchQuery::new(args.text.join(" "))
     };
     let found = engine.search(&query).await?;
+    // What was archived is elsewhere, and is not looked at.
+    let archived = if session.is_some() { 0 } else { engine.archived().await?.len() };
     if app.out.json {
-        return app.out.json(&found);
+        let mut value = serde_json::to_value(&found)?;
+        value["archivedNotSearched"] = json!(archived);
+        return app.out.json(&value);
     }
     for (number, hit) in found.hits.iter().enumerate() {
         if number > 0 {
@@ -217,8 +244,22 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
         (How::Index, true) => app.out.note("nothing was found: --substring also looks inside of words"),
         _ => {}
     }
+    for (id, why) in &found.unread {
+        let warning = app.styles().warn("warning:");
+        app.out.note(format!("{warning} not all of {} was searched: {}", short(id), plain(without_advice(why))));
+    }
+    if archived > 0 {
+        let (sessions, were) = (count(archived, "archived session"), if archived == 1 { "was" } else { "were" });
+        app.out.note(format!(
+            "{sessions} {were} not searched; `milepost sessions list --archived` shows them, `milepost sessions unarchive` brings one back"
+        ));
+    }
     if found.more {
-        app.out.note(format!("there are more than these {}: --limit shows more", found.hits.len()));
+        let these = match found.hits.len() {
+            1 => "this one".to_owned(),
+            many => format!("these {many}"),
+        };
+        app.out.note(format!("there are more than {these}: --limit shows more"));
     }
     Ok(())
 }
@@ -230,7 +271,7 @@ fn show_hit(app: &App, hit: &SearchHit) -> Result<()> {
         format!("{}  {}  {}{}", app.out.styles.bold(&short(hit.session_id)), app.out.time(hit.time), title, left);
     app.out.line(clip(head.trim_end(), app.out.width()))?;
     let line = |message: &Message, mark: &str| {
-        let text = plain(&message.text());
+        let text = plain(&readable(message));
         let text = format!("{mark} {}: {}", plain(message.role.as_str()), text.trim());
         clip(&text, app.out.width().min(400))
     };

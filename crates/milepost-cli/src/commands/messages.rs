@@ -3,15 +3,18 @@
 use std::io::{BufRead, IsTerminal, Read};
 
 use anyhow::{Context, Result};
+use milepost::context::history::readable;
 use milepost::model::Body;
-use milepost::{Channel, Happened, Message, MessageQuery, Milepost, Point, Role, SessionId, Status, StoredMessage};
+use milepost::{
+    Channel, Happened, Message, MessageQuery, Milepost, Point, Role, Salvaged, SessionId, StoredMessage, parse_message,
+};
 use serde_json::json;
 
 use super::show::{message_json, role};
-use crate::app::{App, apart};
+use crate::app::{App, apart, misread};
 use crate::args::Messages;
-use crate::errors::Usage;
-use crate::out::{safe, short};
+use crate::errors::{Failed, Usage, without_advice};
+use crate::out::{count, plain, safe, short};
 
 /// The most bytes that are read from the input for one message.
 const MAX_INPUT_BYTES: u64 = 64 << 20;
@@ -29,8 +32,10 @@ pub async fn run(app: &mut App, command: Messages) -> Result<()> {
         Messages::List { session, last, all, channel, checkpoint, reveal } => {
             let id = app.session(&session).await?;
             let found = list(app, id, (!all).then_some(last), channel.as_deref(), checkpoint.as_deref()).await?;
-            let found = if reveal { app.engine().await?.reveal_messages(found).await? } else { found };
-            put_all(app, id, &found)
+            let Salvaged { messages, damaged } = found;
+            let messages = if reveal { app.engine().await?.reveal_messages(messages).await? } else { messages };
+            put_all(app, id, &messages, &damaged)?;
+            must_have_all(id, &damaged)
         }
         Messages::Tail { session, last, no_follow, reveal } => tail(app, &session, last, no_follow, reveal).await,
     }
@@ -75,41 +80,32 @@ fn parse(text: &str) -> Result<Vec<Message>> {
     let wrong = |error: serde_json::Error| {
         Usage(format!("this is not a message: {error}; write {{\"role\": \"user\", \"content\": \"…\"}}"))
     };
-    match serde_json::from_str::<serde_json::Value>(text) {
-        Ok(serde_json::Value::Array(items)) => {
-            Ok(items.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().map_err(wrong)?)
-        }
-        Ok(value) => Ok(vec![serde_json::from_value(value).map_err(wrong)?]),
+    let values = match serde_json::from_str::<serde_json::Value>(text) {
+        Ok(serde_json::Value::Array(items)) => items,
+        Ok(value) => vec![value],
         Err(_) => {
             let lines = text.as_bytes().lines().collect::<Result<Vec<_>, _>>()?;
             let lines = lines.iter().filter(|line| !line.trim().is_empty());
-            Ok(lines.map(|line| serde_json::from_str(line)).collect::<Result<_, _>>().map_err(wrong)?)
+            lines.map(|line| serde_json::from_str(line)).collect::<Result<_, _>>().map_err(wrong)?
         }
-    }
+    };
+    values.into_iter().map(parse_message).collect::<Result<_, _>>().map_err(misread)
 }
 
 async fn add(app: &mut App, session: &str, messages: Vec<Message>) -> Result<()> {
     let id = app.session_to_write(session).await?;
     let held = app.engine().await?.hold(id).await?;
-    let count = messages.len();
+    let added = messages.len();
     let done = held.append_all(messages).await;
     let info = held.info().await;
-    let appended = super::give_back(held, done).await?;
-    if info.status == Status::Completed {
-        app.out.note(format!(
-            "{} session {} is completed: to go on with it, say: milepost sessions resume {} --reopen",
-            app.styles().warn("warning:"),
-            short(id),
-            short(id)
-        ));
-    }
+    let appended = super::give_back_with_caution(app, held, done).await?;
     if app.out.json {
         return app.out.json(&json!({
             "sessionId": id, "position": appended.first, "checkpointId": appended.checkpoint, "messageCount": info.messages(),
         }));
     }
     let with = appended.checkpoint.map(|id| format!(", with checkpoint {id}")).unwrap_or_default();
-    let what = if count == 1 { "message".to_owned() } else { format!("{count} messages") };
+    let what = if added == 1 { "message".to_owned() } else { format!("{added} messages") };
     app.out.line(format!("added {what} to {id}: {} in all{with}", info.messages()))
 }
 
@@ -119,30 +115,52 @@ async fn list(
     last: Option<usize>,
     channel: Option<&str>,
     checkpoint: Option<&str>,
-) -> Result<Vec<StoredMessage>> {
+) -> Result<Salvaged> {
     let channel = channel.map(Channel::new).transpose().map_err(|error| Usage(error.to_string()))?;
     let engine = app.engine().await?;
     let query = MessageQuery { last, channel, ..MessageQuery::default() };
-    let found = match checkpoint {
-        Some(text) => {
-            let mark = engine.mark(id, &text.parse::<Point>()?).await?;
-            engine.store().messages_at(mark.at, &query).await
-        }
-        None => engine.store().messages(id, &query).await,
+    let at = match checkpoint {
+        Some(text) => Some(engine.mark(id, &text.parse::<Point>()?).await?.at),
+        None => None,
     };
-    Ok(found.map_err(milepost::Error::from)?)
+    Ok(engine.messages_past_damage(id, at, &query).await?)
 }
 
-/// Messages with their whole texts.
-pub fn put_all(app: &App, id: SessionId, messages: &[StoredMessage]) -> Result<()> {
+/// Says what could not be read, and what to do.
+pub fn tell_damage(app: &App, damaged: &[String]) {
+    for damaged in damaged {
+        let what = plain(without_advice(damaged));
+        app.out.note(format!("{} {what}: it is left out here", app.styles().warn("warning:")));
+    }
+}
+
+/// Fails when a message may be among what could not be read.
+pub fn must_have_all(id: SessionId, damaged: &[String]) -> Result<()> {
+    let is_message = |what: &&String| !["state ", "mark ", "event "].iter().any(|kind| what.starts_with(kind));
+    match damaged.iter().filter(is_message).count() {
+        0 => Ok(()),
+        lost => Err(Failed::damaged(format!(
+            "{} of session {id} could not be read: what was shown is all that is whole; `milepost verify {}` shows how far it goes",
+            count(lost, "entry"),
+            short(id)
+        ))
+        .into()),
+    }
+}
+
+/// Messages with their whole texts, and what between them is damaged.
+pub fn put_all(app: &App, id: SessionId, messages: &[StoredMessage], damaged: &[String]) -> Result<()> {
     if app.out.json {
         let list: Vec<_> = messages.iter().map(message_json).collect();
         let tokens: u64 = messages.iter().map(|stored| milepost::Usage::of(&stored.message).tokens()).sum();
         let last = messages.last().map(|stored| stored.time.to_string());
-        return app
-            .out
-            .json(&json!({ "sessionId": id, "messages": list, "totalTokens": tokens, "lastMessageAt": last }));
+        let mut value = json!({ "sessionId": id, "messages": list, "totalTokens": tokens, "lastMessageAt": last });
+        if !damaged.is_empty() {
+            value["damaged"] = json!(damaged);
+        }
+        return app.out.json(&value);
     }
+    tell_damage(app, damaged);
     messages.iter().try_for_each(|stored| show(app, stored))
 }
 
@@ -158,7 +176,7 @@ fn show(app: &App, stored: &StoredMessage) -> Result<()> {
         role(app, &stored.message),
         app.out.styles.dim(&app.out.time(stored.time))
     ))?;
-    for line in safe(&stored.message.text()).lines() {
+    for line in safe(&readable(&stored.message)).lines() {
         app.out.line(format!("  {line}"))?;
     }
     Ok(())
@@ -169,13 +187,14 @@ async fn tail(app: &mut App, session: &str, last: usize, no_follow: bool, reveal
     let engine = app.engine().await?;
     let mut following = engine.follow(id, None).await?;
     let query = MessageQuery { last: Some(last), ..MessageQuery::default() };
-    let messages = engine.store().messages(id, &query).await.map_err(milepost::Error::from)?;
+    let Salvaged { messages, damaged } = engine.messages_past_damage(id, None, &query).await?;
+    tell_damage(app, &damaged);
     let mut seen = messages.last().map(|stored| stored.at);
     for stored in messages {
         put(app, &engine, stored, reveal).await?;
     }
     if no_follow {
-        return Ok(());
+        return must_have_all(id, &damaged);
     }
     loop {
         let Some(happened) = following.next().await? else { break };

@@ -1,20 +1,33 @@
 //! One file for each group of commands.
 
+mod again;
+mod answer;
+mod chat;
 mod config;
+mod cost;
+mod demo;
 mod doctor;
+mod end;
+mod graph;
+mod import;
 mod keys;
 mod list;
 mod messages;
 mod move_;
+mod projects;
 mod resume;
+mod run;
 mod sessions;
 mod shell;
 mod show;
 mod sql;
 mod state;
 mod stats;
+mod steps;
 mod store;
+mod tell;
 mod transfer;
+mod work;
 
 use std::process::ExitCode;
 
@@ -27,11 +40,35 @@ pub use transfer::bring_back_if_archived;
 /// Does what was asked.
 pub async fn run(app: &mut App, command: Command) -> Result<ExitCode> {
     app.open_log()?;
-    let code = match command {
+    match Box::pin(dispatch(app, command)).await {
+        Ok(code) => {
+            app.close().await?;
+            Ok(code)
+        }
+        Err(error) => Err(transfer::or_archived(app, error).await),
+    }
+}
+
+async fn dispatch(app: &mut App, command: Command) -> Result<ExitCode> {
+    match command {
         Command::Sessions(command) => sessions(app, command).await.map(|()| ExitCode::SUCCESS),
         Command::Messages(command) => messages::run(app, command).await.map(|()| ExitCode::SUCCESS),
         Command::State(command) => state::run(app, command).await.map(|()| ExitCode::SUCCESS),
         Command::Checkpoint(args) => state::checkpoint(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Projects(command) => projects::run(app, command).await.map(|()| ExitCode::SUCCESS),
+        Command::Artifacts(command) => projects::artifacts(app, command).await.map(|()| ExitCode::SUCCESS),
+        Command::Demo(args) => demo::run(app, args).await,
+        Command::Chat(args) => chat::run(app, args).await,
+        Command::Run(args) => run::run(app, args).await,
+        Command::Resume(args) => Box::pin(run::resume(app, args)).await,
+        Command::Steps(args) => steps::run(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Answer(args) => answer::answer(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Approve(args) => answer::approve(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::RunAgain(args) => Box::pin(again::run_again(app, args)).await,
+        Command::MergeBack(args) => again::merge_back(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::VerifyReplay(args) => again::verify_replay(app, args).await,
+        Command::Work(args) => work::run(app, args).await,
+        Command::Graph(command) => graph::run(app, command).await,
         Command::Stats(args) => stats::run(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Prune(args) => store::prune(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => store::verify(app, args).await,
@@ -39,17 +76,17 @@ pub async fn run(app: &mut App, command: Command) -> Result<ExitCode> {
         Command::Doctor(args) => doctor::run(app, args).await,
         Command::Redact(args) => store::redact(app, args).await,
         Command::Migrate(args) => move_::migrate(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Import(command) => import::run(app, command).await.map(|()| ExitCode::SUCCESS),
         Command::Backup { file } => move_::backup(app, &file).await.map(|()| ExitCode::SUCCESS),
         Command::Push(args) => move_::push(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Pull(args) => move_::pull(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Sql(args) => sql::run(app, args).await.map(|()| ExitCode::SUCCESS),
+        Command::Export(args) => transfer::export_all(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Config(command) => config::run(app, command),
         Command::Keys(command) => keys::run(app, command).await,
         Command::Completions { shell } => shell::completions(app, shell).map(|()| ExitCode::SUCCESS),
         Command::Man { directory } => shell::man(app, directory.as_deref()).map(|()| ExitCode::SUCCESS),
-    }?;
-    app.close().await?;
-    Ok(code)
+    }
 }
 
 async fn sessions(app: &mut App, command: Sessions) -> Result<()> {
@@ -89,5 +126,15 @@ async fn give_back<T>(held: milepost::Session, done: Result<T, milepost::Error>)
     let released = held.release().await;
     let done = done?;
     released?;
+    Ok(done)
+}
+
+/// The same, after something was written: says what whoever wrote should know of the session.
+async fn give_back_with_caution<T>(app: &App, held: milepost::Session, done: Result<T, milepost::Error>) -> Result<T> {
+    let caution = held.caution().await;
+    let done = give_back(held, done).await?;
+    if let Some(caution) = caution {
+        app.out.note(format!("{} {}", app.styles().warn("warning:"), crate::out::plain(&caution)));
+    }
     Ok(done)
 }

@@ -10,13 +10,18 @@ use serde_json::json;
 use crate::app::{App, misread};
 use crate::args;
 use crate::errors::Usage;
-use crate::out::{bytes, count};
+use crate::out::{bytes, count, plain};
 use crate::places;
 use crate::progress::Progress;
 use crate::scratch::Scratch;
 
 pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
     places::must_exist(&args.from)?;
+    if places::is_same_place(&args.from, &args.to) {
+        return Err(
+            Usage("the two stores are one: there is nothing to copy; name another store to copy to".into()).into()
+        );
+    }
     places::prepare(&args.to)?;
     let settings = app.settings()?;
     let options = app.engine_options(&settings)?.store;
@@ -33,12 +38,14 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
     };
     let moved = move_all(&*from, &*to, &settings.workspace, &source, &mut tell).await.map_err(milepost::Error::from)?;
     progress.end();
+    let mut others = from.workspaces().await.map_err(milepost::Error::from)?;
+    others.retain(|workspace| *workspace != settings.workspace);
     to.close().await.map_err(milepost::Error::from)?;
     from.close().await.map_err(milepost::Error::from)?;
     if app.out.json {
         return app.out.json(&json!({
             "sessions": moved.sessions, "entries": moved.entries, "records": moved.records,
-            "copiedEntries": moved.copied, "copiedBytes": moved.copied_bytes,
+            "copiedEntries": moved.copied, "copiedBytes": moved.copied_bytes, "otherWorkspaces": others,
         }));
     }
     app.out.line(format!(
@@ -50,6 +57,10 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
         bytes(moved.copied_bytes)
     ))?;
     app.out.note("the old store is as it was");
+    if !others.is_empty() {
+        let names: Vec<String> = others.iter().map(|workspace| plain(workspace.as_str())).collect();
+        app.out.note(format!("not copied, as each is copied with --workspace: {}", names.join(", ")));
+    }
     Ok(())
 }
 

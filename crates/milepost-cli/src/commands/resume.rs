@@ -9,7 +9,7 @@ use super::sessions::{name, sets};
 use crate::app::App;
 use crate::args;
 use crate::errors::without_advice;
-use crate::out::plain;
+use crate::out::{plain, short};
 use crate::{holder, places};
 
 fn tell_damage(app: &App, skipped: &[Skipped], damaged: &[String]) {
@@ -29,7 +29,8 @@ fn tell_damage(app: &App, skipped: &[Skipped], damaged: &[String]) {
 pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     let set = sets(&args.set)?;
     let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
-    let how = Resume { point, set, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
+    let wait_ms = app.resume_wait_ms();
+    let how = Resume { point, set, take_over: args.take_over, reopen: args.reopen, wait_ms, ..Resume::default() };
     if args.dry_run {
         return preview(app, &args.session, &how).await;
     }
@@ -51,6 +52,8 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
             "status": info.status,
             "lastActiveAt": resumed.last_active.to_string(),
             "messageCount": resumed.messages,
+            "moved": resumed.moved,
+            "forward": resumed.forward,
             "skipped": skipped_json(&resumed.skipped),
             "damaged": resumed.damaged,
         }));
@@ -62,8 +65,15 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
         ("from", from.map_or_else(|| "its end: it has no checkpoint".to_owned(), name)),
         ("messages", resumed.messages.to_string()),
     ])?;
+    if milepost_run::run::Ledger::graph_text(&resumed.state).is_some() {
+        app.out.note(format!("it has a run of a graph: `milepost resume {}` goes on with its steps", short(id)));
+    }
     if resumed.moved {
-        app.out.note("what came after the checkpoint stays, on the old timeline");
+        let forward = resumed
+            .forward
+            .map(|end| format!("; go forward again with: milepost sessions restore {} {end}", short(id)));
+        app.out
+            .note(format!("what came after the checkpoint stays, on the old timeline{}", forward.unwrap_or_default()));
     }
     Ok(())
 }

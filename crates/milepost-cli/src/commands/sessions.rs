@@ -8,9 +8,10 @@ use milepost::{
     Mark, Milepost, NewSession, Point, Session, SessionId, SessionKey, SessionPatch, SessionQuery, SessionSummary,
     parse_set,
 };
-use serde_json::{Map, Value, json};
+use milepost_run::chat::{Author, compact_by};
+use serde_json::{Value, json};
 
-use super::show::later;
+use super::show::{later, message_json};
 use crate::app::{App, misread};
 use crate::args;
 use crate::errors::Usage;
@@ -27,12 +28,26 @@ pub fn key(keys: args::Keyed) -> SessionKey {
     SessionKey { project, agent, feature, task, stage }
 }
 
-pub async fn new(app: &mut App, args: args::New) -> Result<()> {
-    let mut policy = Map::new();
-    for text in &args.policy {
+/// Where a policy differs; none when nothing was said.
+pub fn policy(texts: &[String]) -> Result<Option<Value>> {
+    let mut policy = json!({});
+    for text in texts {
         let (path, value) = parse_set(text).map_err(misread)?;
-        policy.insert(path.to_string().trim_start_matches('/').replace('/', "."), value);
+        let names = path.to_string();
+        let mut place = &mut policy;
+        for name in names.trim_start_matches('/').split('/') {
+            if !place.is_object() {
+                *place = json!({});
+            }
+            place = &mut place[name];
+        }
+        *place = value;
     }
+    Ok((!texts.is_empty()).then_some(policy))
+}
+
+pub async fn new(app: &mut App, args: args::New) -> Result<()> {
+    let policy = policy(&args.policy)?;
     let set = sets(&args.set)?;
     let engine = app.engine().await?;
     let mut key = key(args.keys);
@@ -56,6 +71,9 @@ pub async fn new(app: &mut App, args: args::New) -> Result<()> {
         if args.tags.iter().any(|tag| !info.tags.contains(tag)) {
             patch = patch.tags(info.tags.iter().cloned().chain(args.tags));
         }
+        if let Some((_, name)) = here.as_ref().filter(|_| !info.extra.contains_key("project_name")) {
+            patch = patch.with("project_name", Value::String(name.clone()));
+        }
         if !patch.is_empty() {
             session.patch(patch).await?;
         }
@@ -71,7 +89,6 @@ pub async fn new(app: &mut App, args: args::New) -> Result<()> {
         if !args.tags.is_empty() {
             patch = patch.tags(args.tags);
         }
-        let policy = (!policy.is_empty()).then_some(Value::Object(policy));
         engine.create(NewSession { patch, policy, ..NewSession::default() }).await?
     };
     if let Some((directory, _)) = &here {
@@ -135,7 +152,7 @@ pub async fn branch(app: &mut App, args: args::Branch) -> Result<()> {
     if !set.is_empty() {
         branch.set(&set).await?;
     }
-    let later = later(&engine, &mark).await.messages;
+    let later = later(&engine, id, &mark).await.messages;
     if point == Point::Latest && later > 0 {
         app.out.note(format!(
             "without {} of {}, which came after its latest checkpoint; to have all of it, take one first: milepost checkpoint {}",
@@ -202,9 +219,16 @@ pub async fn trash(app: &mut App, sessions: &[String], checkpoint: Option<&str>,
         };
         return trash_checkpoint(app, session, checkpoint, into).await;
     }
-    let mut moved = Vec::new();
+    // All are found before the first is moved: what `last` means does not change on the way.
+    let mut ids = Vec::new();
     for session in sessions {
         let id = app.session_of(session, SessionQuery { trashed: !into, ..SessionQuery::default() }).await?;
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    let mut moved = Vec::new();
+    for id in ids {
         app.free_from_the_dead(id).await?;
         match into {
             true => engine.store().trash(id, &engine.claim()).await.map_err(milepost::Error::from)?,
@@ -270,9 +294,7 @@ pub async fn rename(app: &mut App, session: &str, title: &str) -> Result<()> {
 }
 
 pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()> {
-    let id = app.session_to_write(session).await?;
-    let engine = app.engine().await?;
-    let mut tags: BTreeSet<String> = engine.store().session(id).await.map_err(milepost::Error::from)?.tags;
+    let mut changed: Vec<(&str, bool)> = Vec::new();
     for change in changes {
         let (tag, add) = match change.strip_prefix('-') {
             Some(tag) => (tag, false),
@@ -287,13 +309,20 @@ pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()>
         if tag.is_empty() {
             return Err(Usage(format!("{change:?} names no tag: write +tag or -tag")).into());
         }
-        if add {
-            tags.insert(tag.to_owned());
-        } else {
-            tags.remove(tag);
+        changed.push((tag, add));
+    }
+    let id = app.session_to_write(session).await?;
+    // Held from reading to writing: what another adds meanwhile is not lost.
+    let held = app.engine().await?.hold(id).await?;
+    let mut tags: BTreeSet<String> = held.info().await.tags;
+    for (tag, add) in changed {
+        match add {
+            true => drop(tags.insert(tag.to_owned())),
+            false => drop(tags.remove(tag)),
         }
     }
-    engine.patch(id, SessionPatch::new().tags(tags.clone())).await?;
+    let done = held.patch(SessionPatch::new().tags(tags.clone())).await;
+    super::give_back(held, done).await?;
     if app.out.json {
         return app.out.json(&json!({ "sessionId": id, "tags": tags }));
     }
@@ -304,16 +333,28 @@ pub async fn compact(app: &mut App, args: args::Compact) -> Result<()> {
     let id = app.session(&args.session).await?;
     let engine = app.engine().await?;
     if args.dropped {
-        let messages = engine.dropped(id).await?;
-        return super::messages::put_all(app, id, &messages);
+        return show_dropped(app, id, engine.dropped(id).await?);
     }
     let how = milepost::Compact { pinned: args.pins, keep_messages: args.keep };
+    let model = match &args.model {
+        Some(name) => Some(app.models().await?.open(name).await.map_err(|error| Usage(error.to_string()))?),
+        None => None,
+    };
     let chapter = match args.dry_run {
         true => engine.compact_preview(id, &how).await?,
         false => {
             app.free_from_the_dead(id).await?;
             let held = engine.hold(id).await?;
-            let done = held.compact(&how, &milepost::context::compact::Extractive::default()).await;
+            let done = match &model {
+                Some(model) => compact_by(&held, &how, &**model, &app.cancel).await.map(|(chapter, author)| {
+                    if let Author::Extract(why) = author {
+                        let why = plain(&why);
+                        app.out.note(format!("the model wrote no summary ({why}): it was made of what was said"));
+                    }
+                    chapter
+                }),
+                None => held.compact(&how, &milepost::context::compact::Extractive::default()).await,
+            };
             super::give_back(held, done).await?
         }
     };
@@ -321,6 +362,28 @@ pub async fn compact(app: &mut App, args: args::Compact) -> Result<()> {
         return app.out.json(&chapter);
     }
     show_chapter(app, &chapter, args.dry_run)
+}
+
+fn show_dropped(app: &App, id: SessionId, dropped: Vec<milepost::Dropped>) -> Result<()> {
+    if app.out.json {
+        let parts = dropped.iter().map(|part| {
+            let messages: Vec<_> = part.messages.iter().map(message_json).collect();
+            json!({ "version": part.version, "messages": messages })
+        });
+        return app.out.json(&json!({ "sessionId": id, "compactions": parts.collect::<Vec<_>>() }));
+    }
+    if dropped.is_empty() {
+        app.out.note(format!(
+            "no summary is in force: requests hold the last messages as they are; `milepost sessions compact {}` makes one",
+            short(id)
+        ));
+    }
+    for part in &dropped {
+        let messages = count(part.messages.len(), "message");
+        app.out.line(app.out.styles.bold(&format!("summary {} stands for {messages}:", part.version)))?;
+        super::messages::put_all(app, id, &part.messages, &[])?;
+    }
+    Ok(())
 }
 
 fn show_chapter(app: &App, chapter: &milepost::Chapter, dry_run: bool) -> Result<()> {

@@ -1,9 +1,11 @@
 //! One session, one checkpoint, or two compared.
 
 use anyhow::Result;
+use milepost::context::history::readable;
 use milepost::model::{EntryKind, Seq};
 use milepost::{
-    CheckpointId, Diff, Mark, Message, MessageQuery, Milepost, Point, SessionSummary, StoredMessage, Usage as Spent,
+    CheckpointId, Diff, Mark, Message, MessageQuery, Milepost, Point, Salvaged, SessionId, SessionSummary,
+    StoredMessage, Usage as Spent,
 };
 use serde_json::{Value, json};
 
@@ -21,10 +23,18 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
     let engine = app.engine().await?;
     let info = engine.store().session(id).await.map_err(milepost::Error::from)?;
     let last = MessageQuery { last: Some(LAST_MESSAGES), ..MessageQuery::default() };
-    let messages = engine.store().messages(id, &last).await.map_err(milepost::Error::from)?;
+    let Salvaged { messages, damaged } = engine.messages_past_damage(id, None, &last).await?;
+    super::messages::tell_damage(app, &damaged);
     let state = engine.store().state(id).await;
     let lease =
         engine.store().backend().session(engine.store().workspace(), id).await.map_err(milepost::Error::from)?;
+    let hidden = match info.hidden {
+        true if engine.store().is_unfinished(id).await.map_err(milepost::Error::from)? => {
+            Some("an import that was not finished")
+        }
+        true => Some("it was deleted; this is what its branches share with it"),
+        false => None,
+    };
     let holder = lease.map(|head| head.lease).filter(|lease| lease.owner.is_some() && lease.until > app.out.now);
     if app.out.json {
         let mut value = serde_json::to_value(SessionSummary::of(info.clone()))?;
@@ -32,17 +42,34 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
         value["messages"] = messages.iter().map(message_json).collect();
         value["extra"] = Value::Object(info.extra.clone());
         value["holder"] = json!(holder.map(|lease| lease.holder));
+        if let Some(why) = hidden {
+            value["hidden"] = json!(why);
+        }
         value["state"] = state.map(Value::from).unwrap_or(Value::Null);
-        return app.out.json(&value);
+        if !damaged.is_empty() {
+            value["damaged"] = json!(damaged);
+        }
+        app.out.json(&value)?;
+        return super::messages::must_have_all(id, &damaged);
     }
     let out = &app.out;
     let title =
         format!("{}  {}", out.styles.bold(&id.to_string()), info.title.as_deref().map(plain).unwrap_or_default());
     out.line(clip(title.trim_end(), out.width()))?;
-    let mut facts = vec![("status", colored(app, info.status))];
+    let mut facts = match hidden {
+        Some(why) => vec![("hidden", out.styles.warn(why))],
+        None => vec![("status", colored(app, info.status))],
+    };
     let mut fact = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
     fact("error", info.error.as_deref().map(plain));
-    fact("project", info.project.as_deref().map(plain));
+    let name = Some(super::list::project(&info)).filter(|name| !name.is_empty());
+    fact(
+        "project",
+        name.map(|name| match info.project.as_deref().map(plain) {
+            Some(id) if id != name => format!("{name} ({id})"),
+            _ => name,
+        }),
+    );
     fact("agent", info.agent.as_deref().map(plain));
     fact("feature", info.feature.as_deref().map(plain));
     fact("task", info.task.as_deref().map(plain));
@@ -73,7 +100,7 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
             show_message(app, stored)?;
         }
     }
-    Ok(())
+    super::messages::must_have_all(id, &damaged)
 }
 
 /// The sections of a state with how many values each has.
@@ -96,7 +123,7 @@ pub fn message_json(stored: &StoredMessage) -> Value {
 
 /// A message on one line.
 pub fn show_message(app: &App, stored: &StoredMessage) -> Result<()> {
-    let text = plain(&stored.message.text());
+    let text = plain(&readable(&stored.message));
     let line =
         format!("{}  {}  {}", app.out.styles.dim(&app.out.time(stored.time)), role(app, &stored.message), text.trim());
     app.out.line(clip(&line, app.out.width()))
@@ -145,9 +172,11 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
         let execution = loaded.state.section("execution");
         let part = |name: &str| execution.and_then(|execution| execution.get(name)).cloned().unwrap_or(Value::Null);
         value["current_node"] = part("current_node");
+        value["next_node"] = part("next_node");
         value["execution_path"] = part("path");
         value["accumulated_outputs"] = part("outputs");
-        value["metrics_snapshot"] = loaded.state.section("metrics").cloned().unwrap_or(Value::Null);
+        // A run counts what it spent; others say what they measured.
+        value["metrics_snapshot"] = loaded.state.section("metrics").cloned().unwrap_or_else(|| part("spent"));
         if with_state {
             value["memory"] = loaded.state.section("memory").cloned().unwrap_or(Value::Null);
             value["state"] = loaded.state.into_value();
@@ -174,6 +203,9 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
     ];
     facts.extend(point.label.as_deref().map(|label| ("label", plain(label))));
     facts.extend(point.description.as_deref().map(|text| ("description", plain(text))));
+    let execution = |name: &str| loaded.state.section("execution")?.get(name)?.as_str().map(plain);
+    facts.extend(execution("current_node").map(|node| ("node", node)));
+    facts.extend(execution("next_node").map(|node| ("next node", node)));
     facts.push(("state", sections(loaded.state.as_value())));
     out.facts(&facts)?;
     if with_state {
@@ -206,7 +238,7 @@ async fn named(app: &mut App, text: &str) -> Result<Named> {
     let mark = engine.mark(id, &point.unwrap_or("latest").parse()?).await?;
     let mut after = None;
     if point.is_none() {
-        let later = later(&engine, &mark).await;
+        let later = later(&engine, id, &mark).await;
         after = Some(later.messages);
         if later.messages > 0 || later.state {
             app.out.note(format!(
@@ -228,8 +260,8 @@ pub struct Later {
 }
 
 /// What came after a checkpoint of a session.
-pub async fn later(engine: &Milepost, mark: &Mark) -> Later {
-    let entries = engine.store().entries(mark.session, mark.at.seq.next(), Seq(u64::MAX)).await.unwrap_or_default();
+pub async fn later(engine: &Milepost, session: SessionId, mark: &Mark) -> Later {
+    let entries = engine.store().entries(session, mark.at.seq.next(), Seq(u64::MAX)).await.unwrap_or_default();
     Later {
         messages: entries.iter().filter(|entry| entry.kind == EntryKind::Message).count() as u64,
         state: entries.iter().any(|entry| entry.kind == EntryKind::State),
@@ -265,7 +297,8 @@ fn show_diff(app: &App, diff: &Diff) -> Result<()> {
     out.line(out.styles.bad(&clip(&format!("--- {}", name(&diff.a)), out.width())))?;
     out.line(out.styles.good(&clip(&format!("+++ {}", name(&diff.b)), out.width())))?;
     let line = |sign: char, stored: &StoredMessage| {
-        let text = format!("{sign} {}: {}", plain(stored.message.role.as_str()), plain(&stored.message.text()).trim());
+        let text =
+            format!("{sign} {}: {}", plain(stored.message.role.as_str()), plain(&readable(&stored.message)).trim());
         clip(&text, out.width())
     };
     if diff.only_a.is_empty() && diff.only_b.is_empty() {

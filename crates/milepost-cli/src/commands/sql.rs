@@ -7,7 +7,7 @@ use super::messages::input;
 use super::store::chosen;
 use crate::app::App;
 use crate::args;
-use crate::errors::without_advice;
+use crate::errors::{Usage, without_advice};
 use crate::out::{Table, plain, short};
 
 pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
@@ -15,6 +15,12 @@ pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
         Some(statement) => statement,
         None => input(app, "the statement").await?,
     };
+    if statement.trim().is_empty() {
+        return Err(Usage(
+            "there is no statement: give one, for example milepost sql \"select id, title from sessions\"".into(),
+        )
+        .into());
+    }
     let ids = chosen(app, args.session.as_deref()).await?;
     let engine = app.engine().await?;
     let waiting = app.waiting("reading sessions");

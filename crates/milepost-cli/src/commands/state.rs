@@ -67,7 +67,7 @@ async fn set(app: &mut App, session: &str, values: &[String]) -> Result<()> {
     let id = app.session_to_write(session).await?;
     let held = app.engine().await?.hold(id).await?;
     let done = held.set(&values).await;
-    super::give_back(held, done).await?;
+    super::give_back_with_caution(app, held, done).await?;
     if app.out.json {
         let paths: Vec<String> = values.iter().map(|(path, _)| path.to_string()).collect();
         return app.out.json(&json!({ "sessionId": id, "set": paths }));
@@ -95,7 +95,9 @@ pub async fn checkpoint(app: &mut App, args: args::Checkpoint) -> Result<()> {
     }
     let id = app.session_to_write(&args.session).await?;
     let mark = NewMark { label: args.label, description: args.description, ..NewMark::new(trigger) };
-    let checkpoint = app.engine().await?.checkpoint(id, mark).await?;
+    let held = app.engine().await?.hold(id).await?;
+    let done = held.checkpoint(mark).await;
+    let checkpoint = super::give_back_with_caution(app, held, done).await?;
     if app.out.json {
         return app.out.json(&json!({ "sessionId": id, "checkpointId": checkpoint }));
     }

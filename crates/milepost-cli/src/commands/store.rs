@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use milepost::model::Retention;
-use milepost::store::{Redacted, Redactor, Store};
+use milepost::store::{Error as StoreError, Redacted, Redactor, Store};
 use milepost::{Erased, Milepost, SessionId, SessionQuery};
 use serde_json::json;
 
@@ -28,6 +28,16 @@ pub async fn chosen(app: &mut App, session: Option<&str>) -> Result<Vec<SessionI
 pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     let ids = chosen(app, args.session.as_deref()).await?;
     let engine = app.engine().await?;
+    if args.purge && !args.dry_run {
+        let keep = engine.policy().retention.clone();
+        let (purged, deleted) =
+            engine.store().empty_trash(&keep, &engine.claim(), true).await.map_err(milepost::Error::from)?;
+        if !purged.checkpoints.is_empty() || !deleted.is_empty() {
+            let (checkpoints, sessions) =
+                (so_many(purged.checkpoints.len(), "checkpoint"), so_many(deleted.len(), "session"));
+            app.confirm(&format!("Erase {checkpoints} and {sessions} in the trash for good?"), args.yes).await?;
+        }
+    }
     let asked = |mut keep: Retention| {
         keep.max_checkpoints = args.keep.unwrap_or(keep.max_checkpoints);
         keep.max_age_days = args.days.unwrap_or(keep.max_age_days);
@@ -35,23 +45,23 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
         keep
     };
     let general = asked(engine.policy().retention.clone());
-    let mut pruned = BTreeMap::new();
+    let (mut pruned, mut left) = (BTreeMap::new(), BTreeMap::new());
     let mut freed = 0;
     let mut progress = app.progress("pruning", ids.len() as u64);
     for (number, id) in ids.into_iter().enumerate() {
         progress.tell(number as u64);
-        let session = engine.store().session(id).await.map_err(milepost::Error::from)?;
-        let keep = asked(engine.policy_of(&session)?.retention);
-        let preview = engine.store().prune_preview(id, &keep).await.map_err(milepost::Error::from)?;
-        if preview.checkpoints.is_empty() {
-            continue;
+        match prune_one(app, &engine, id, args.dry_run, &asked).await {
+            Ok((0, _)) => {}
+            Ok((count, bytes)) => {
+                freed += bytes;
+                pruned.insert(id, count);
+            }
+            // One that somebody works on, or that cannot be read, does not keep the others from it.
+            Err(error) if args.session.is_none() && is_of_one_session(&error) => {
+                left.insert(id, error.to_string());
+            }
+            Err(error) => return Err(error),
         }
-        freed += preview.bytes;
-        let done = match args.dry_run {
-            true => preview.checkpoints,
-            false => engine.prune(id, &keep).await?.checkpoints,
-        };
-        pruned.insert(id, done.len());
     }
     progress.end();
     let (purged, deleted) = match args.purge {
@@ -60,18 +70,28 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
         }
         false => Default::default(),
     };
+    let mut held = 0;
     if args.purge && !args.dry_run {
         engine.store().collect(&engine.claim(), false).await.map_err(milepost::Error::from)?;
+        let (marks, sessions) =
+            engine.store().empty_trash(&general, &engine.claim(), true).await.map_err(milepost::Error::from)?;
+        held = marks.checkpoints.len() + sessions.len();
     }
     if app.out.json {
         return app.out.json(&json!({
-            "dryRun": args.dry_run, "pruned": pruned, "freeable": freed,
-            "purged": { "checkpoints": purged.checkpoints, "bytes": purged.bytes, "sessions": deleted },
+            "dryRun": args.dry_run, "pruned": pruned, "freeable": freed, "left": left,
+            "purged": {
+                "checkpoints": purged.checkpoints, "bytes": purged.bytes, "sessions": deleted, "held": held,
+            },
         }));
     }
     let (word, erased) = if args.dry_run { ("would go", "would be erased") } else { ("went", "erased") };
     for (id, count) in &pruned {
         app.out.line(format!("{}  {} {word} into the trash", short(id), so_many(*count, "checkpoint")))?;
+    }
+    for (id, why) in &left {
+        let warning = app.styles().warn("warning:");
+        app.out.note(format!("{warning} {} is left as it is: {}", short(id), plain(without_advice(why))));
     }
     if pruned.is_empty() {
         app.out.line("nothing to prune")?;
@@ -90,7 +110,40 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
             bytes(purged.bytes)
         ))?;
     }
+    if held > 0 {
+        app.out.note(format!(
+            "{held} more in the trash could not be erased: somebody holds their sessions; do it again later"
+        ));
+    }
     Ok(())
+}
+
+/// Prunes one session, or only says what would go: how many checkpoints, and the bytes that erasing them would free.
+async fn prune_one(
+    app: &mut App,
+    engine: &Milepost,
+    id: SessionId,
+    dry_run: bool,
+    asked: &impl Fn(Retention) -> Retention,
+) -> Result<(usize, u64)> {
+    let session = engine.store().session(id).await.map_err(milepost::Error::from)?;
+    let keep = asked(engine.policy_of(&session)?.retention);
+    let preview = engine.store().prune_preview(id, &keep).await.map_err(milepost::Error::from)?;
+    if dry_run || preview.checkpoints.is_empty() {
+        return Ok((preview.checkpoints.len(), preview.bytes));
+    }
+    app.free_from_the_dead(id).await?;
+    Ok((engine.prune(id, &keep).await?.len(), preview.bytes))
+}
+
+/// Whether an error says nothing of other sessions: somebody holds this one, or it cannot be read.
+fn is_of_one_session(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<milepost::Error>() {
+        Some(milepost::Error::Store(error)) => {
+            error.is_damage() || matches!(error, StoreError::Held { .. } | StoreError::Key(_))
+        }
+        _ => false,
+    }
 }
 
 pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
@@ -116,7 +169,8 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
             .collect();
         app.out.json(&json!({
             "whole": verified.is_whole(), "sessions": verified.sessions, "entries": verified.entries,
-            "records": verified.records, "bytes": verified.bytes, "shredded": verified.shredded, "problems": problems,
+            "records": verified.records, "bytes": verified.bytes, "shredded": verified.shredded,
+            "unfinishedImports": verified.unfinished, "problems": problems,
         }))?;
         return Ok(code);
     }
@@ -125,6 +179,13 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
         let place = problem.at.map_or(place.clone(), |at| format!("{place}entry {}: ", at.seq.0));
         let line = format!("{place}{}", plain(without_advice(&problem.what)));
         app.out.line(if problem.derived { app.out.styles.warn(&line) } else { app.out.styles.bad(&line) })?;
+    }
+    for id in &verified.unfinished {
+        app.out.note(format!(
+            "{} is an import that was begun and not finished, and is hidden: run the import again, or remove it with: milepost sessions delete {}",
+            short(id),
+            short(id)
+        ));
     }
     let counts = format!(
         "{}, {}, {}, {}",

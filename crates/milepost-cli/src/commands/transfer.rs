@@ -5,15 +5,16 @@ use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use milepost::transfer::export::{self, Layout};
+use milepost::store::Error as StoreError;
+use milepost::transfer::export::{self, Layout, Present};
 use milepost::transfer::{BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle};
-use milepost::{Milepost, SessionId, SessionPatch};
+use milepost::{MarkQuery, Milepost, SessionId, SessionPatch};
 use serde_json::json;
 
 use super::sessions::key;
 use crate::app::App;
 use crate::args::{self, Format};
-use crate::errors::Usage;
+use crate::errors::{Failed, Usage, without_advice};
 use crate::out::{Table, bytes, count, plain, short};
 use crate::places;
 use crate::scratch::Scratch;
@@ -25,8 +26,79 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
     let Some(output) = args.output.as_deref() else {
         return to_output(app, &engine, id, args.format).await;
     };
+    // Of a directory only the files that would be written over count.
+    may_be_written(app, output, args.force || (output.is_dir() && is_directory(args.format)))?;
+    let present = if args.force { Present::Replace } else { Present::Refuse };
+    let is_private = store.is_encrypted();
+    let files = match args.format {
+        Format::Bundle => {
+            let mut progress = app.progress("exporting entry", 0);
+            let mut file = Draft::new(output, is_private)?;
+            export_bundle(store, id, &mut file.writer, &BundleOptions::default(), &mut |done| {
+                progress.tell(done.entries);
+            })
+            .await?;
+            file.keep(output)?
+        }
+        Format::Markdown => {
+            let mut file = Draft::new(output, is_private)?;
+            export::markdown(store, id, &mut file.writer).await?;
+            file.keep(output)?
+        }
+        Format::Jsonl => {
+            let mut file = Draft::new(output, is_private)?;
+            export::jsonl(store, id, &mut file.writer).await?;
+            file.keep(output)?
+        }
+        Format::Files => export::chat_files(store, id, output, present).await?,
+        Format::Tree => engine.export_tree(id, Layout::Hosted, output, present).await?,
+        Format::Task => engine.export_tree(id, Layout::Task, output, present).await?,
+        Format::Plan => engine.export_tree(id, Layout::Plan, output, present).await?,
+        Format::Feature => engine.export_tree(id, Layout::Feature, output, present).await?,
+        Format::Graph => engine.export_tree(id, Layout::Graph, output, present).await?,
+        Format::Sqlite => {
+            let place = Scratch::beside(output)?;
+            export::sqlite(store, &[id], place.path()).await?;
+            place.keep(output)?;
+            vec![output.to_owned()]
+        }
+    };
+    if is_private {
+        warn_of_clear(app);
+    }
+    let left_out = match args.format {
+        Format::Task | Format::Plan => after_checkpoint(&engine, id).await?,
+        _ => 0,
+    };
+    if left_out > 0 {
+        app.out.note(format!(
+            "{} this form holds checkpoints, and {} came after the last: take one and export again, with: milepost checkpoint {}",
+            app.styles().warn("warning:"),
+            count(left_out, "message"),
+            short(id)
+        ));
+    }
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id, "files": files, "messagesLeftOut": left_out }));
+    }
+    for file in &files {
+        let size = std::fs::metadata(file).map(|data| data.len()).unwrap_or(0);
+        app.out.line(format!("{}  {}", file.display(), bytes(size)))?;
+    }
+    Ok(())
+}
+
+fn warn_of_clear(app: &App) {
+    app.out.note(format!(
+        "{} the workspace is encrypted, and what was exported is not: it is in clear, for this user alone (mode 0600)",
+        app.styles().warn("warning:")
+    ));
+}
+
+/// Refuses a place that is the store itself, a database that someone uses, or there already.
+fn may_be_written(app: &App, output: &Path, over: bool) -> Result<()> {
     app.must_not_be_store(output)?;
-    if output.exists() && !args.force && !(output.is_dir() && is_directory(args.format)) {
+    if output.exists() && !over {
         return Err(Usage(format!("{} is there already: say --force to write over it", output.display())).into());
     }
     if output.is_file() && places::is_database_in_use(output) {
@@ -36,52 +108,78 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
         ))
         .into());
     }
-    let files = match args.format {
-        Format::Bundle => {
-            let mut progress = app.progress("exporting entry", 0);
-            let mut file = Draft::new(output)?;
-            export_bundle(store, id, &mut file.writer, &BundleOptions::default(), &mut |done| {
-                progress.tell(done.entries);
-            })
-            .await?;
-            file.keep(output)?
+    Ok(())
+}
+
+/// Many sessions, or all, as a database to query.
+pub async fn export_all(app: &mut App, args: args::ExportAll) -> Result<()> {
+    let mut ids = Vec::new();
+    for session in &args.sessions {
+        let id = app.session(session).await?;
+        if !ids.contains(&id) {
+            ids.push(id);
         }
-        Format::Markdown => {
-            let mut file = Draft::new(output)?;
-            export::markdown(store, id, &mut file.writer).await?;
-            file.keep(output)?
-        }
-        Format::Jsonl => {
-            let mut file = Draft::new(output)?;
-            export::jsonl(store, id, &mut file.writer).await?;
-            file.keep(output)?
-        }
-        Format::Files => export::chat_files(store, id, output).await?,
-        Format::Tree => engine.export_tree(id, Layout::Hosted, output).await?,
-        Format::Task => engine.export_tree(id, Layout::Task, output).await?,
-        Format::Plan => engine.export_tree(id, Layout::Plan, output).await?,
-        Format::Feature => engine.export_tree(id, Layout::Feature, output).await?,
-        Format::Graph => engine.export_tree(id, Layout::Graph, output).await?,
-        Format::Sqlite => {
-            let place = Scratch::beside(output)?;
-            export::sqlite(store, &[id], place.path()).await?;
-            place.keep(output)?;
-            vec![output.to_owned()]
-        }
-    };
-    if app.out.json {
-        return app.out.json(&json!({ "sessionId": id, "files": files }));
     }
-    for file in &files {
-        let size = std::fs::metadata(file).map(|data| data.len()).unwrap_or(0);
-        app.out.line(format!("{}  {}", file.display(), bytes(size)))?;
+    let engine = app.engine().await?;
+    if args.sessions.is_empty() {
+        for id in super::store::chosen(app, None).await? {
+            match engine.store().state(id).await {
+                Ok(_) => ids.push(id),
+                Err(error) if error.is_damage() || matches!(error, StoreError::Key(_)) => {
+                    let why = error.to_string();
+                    app.out.note(format!("without {}: {}", short(id), plain(without_advice(&why))));
+                }
+                Err(error) => return Err(milepost::Error::from(error).into()),
+            }
+        }
+    }
+    may_be_written(app, &args.sqlite, args.force)?;
+    let waiting = app.waiting("writing sessions");
+    let place = Scratch::beside(&args.sqlite)?;
+    let done = export::sqlite(engine.store(), &ids, place.path()).await?;
+    place.keep(&args.sqlite)?;
+    waiting.end();
+    if engine.store().is_encrypted() {
+        warn_of_clear(app);
+    }
+    if app.out.json {
+        return app.out.json(&json!({
+            "file": args.sqlite, "sessions": done.sessions, "messages": done.messages,
+            "checkpoints": done.checkpoints, "skipped": done.skipped,
+        }));
+    }
+    app.out.line(format!(
+        "{} with {} and {} are in {}",
+        count(done.sessions, "session"),
+        count(done.messages, "message"),
+        count(done.checkpoints, "checkpoint"),
+        args.sqlite.display()
+    ))?;
+    if done.skipped > 0 {
+        app.out.note(format!("{} could not be read and are left out", count(done.skipped, "checkpoint")));
     }
     Ok(())
+}
+
+/// So many messages came after the last checkpoint.
+async fn after_checkpoint(engine: &Milepost, id: SessionId) -> Result<u64> {
+    let newest = MarkQuery { limit: Some(1), ..MarkQuery::default() };
+    let marks = engine.store().marks(id, &newest).await.map_err(milepost::Error::from)?;
+    Ok(match marks.first() {
+        Some(mark) => super::show::later(engine, id, mark).await.messages,
+        None => engine.store().session(id).await.map_err(milepost::Error::from)?.messages(),
+    })
 }
 
 /// Writes a form that is one text, or one file, to the output.
 async fn to_output(app: &App, engine: &Milepost, id: SessionId, format: Format) -> Result<()> {
     let (store, is_terminal) = (engine.store(), app.out.is_terminal());
+    if store.is_encrypted() {
+        app.out.note(format!(
+            "{} the workspace is encrypted, and what is exported is not: it is in clear",
+            app.styles().warn("warning:")
+        ));
+    }
     let mut text = Vec::new();
     match format {
         Format::Bundle if is_terminal => {
@@ -114,10 +212,16 @@ struct Draft {
 }
 
 impl Draft {
-    fn new(output: &Path) -> Result<Self> {
+    fn new(output: &Path, is_private: bool) -> Result<Self> {
         let place = Scratch::beside(output)?;
         let failed = |error| milepost::Error::file(format!("writing {}", output.display()), error);
-        let file = File::create_new(place.path()).map_err(failed)?;
+        let mut options = File::options();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        if is_private {
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        }
+        let file = options.open(place.path()).map_err(failed)?;
         Ok(Self { place, writer: BufWriter::new(file) })
     }
 
@@ -150,16 +254,20 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
         return check(app, &args.path, is_bundle, &options).await;
     }
     let engine = app.engine().await?;
-    let mut progress = app.progress("importing entry", 0);
-    let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
-    let imported = match is_bundle {
-        true => {
-            let file = BufReader::new(File::open(&args.path).context("opening the bundle")?);
-            vec![engine.import_bundle(file, &options, &mut tell).await?]
-        }
-        false => engine.import_older(&args.path, &options).await?,
+    let import = async |app: &App| {
+        let mut progress = app.progress("importing entry", 0);
+        let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
+        let imported = match is_bundle {
+            true => {
+                let file = BufReader::new(File::open(&args.path).context("opening the bundle")?);
+                vec![engine.import_bundle(file, &options, &mut tell).await?]
+            }
+            false => engine.import_older(&args.path, &options).await?,
+        };
+        progress.end();
+        Ok(imported)
     };
-    progress.end();
+    let imported = app.despite_the_dead(import).await?;
     let mut patch: SessionPatch = key(args.keys).patch();
     if let Some(title) = args.title {
         patch = patch.title(title);
@@ -221,9 +329,12 @@ fn show_imported(app: &App, imported: &[Imported], dry_run: bool) -> Result<()> 
 }
 
 pub async fn archive(app: &mut App, args: args::Archive) -> Result<()> {
+    let to = places::absolute(&args.to)?;
+    if args.dry_run {
+        return archive_preview(app, &args.session, &to).await;
+    }
     let id = app.session_to_write(&args.session).await?;
     let engine = app.engine().await?;
-    let to = places::absolute(&args.to)?;
     let other = app.other_store(&to).await?;
     let waiting = app.waiting("archiving");
     let archived = engine.archive(id, &other, &to).await?;
@@ -233,6 +344,28 @@ pub async fn archive(app: &mut App, args: args::Archive) -> Result<()> {
         return app.out.json(&archived);
     }
     app.out.line(format!("archived {id}; bring it back with: milepost sessions unarchive {}", short(id)))
+}
+
+/// Says what archiving would move. The other store is neither opened nor made.
+async fn archive_preview(app: &mut App, session: &str, to: &str) -> Result<()> {
+    let id = app.session(session).await?;
+    let engine = app.engine().await?;
+    let archived = engine.archive_preview(id, to).await?;
+    if places::is_same_place(app.settings()?.store.expose(), to) {
+        return Err(milepost::Error::refused(
+            format!("archiving session {id}"),
+            "the archive is the store that it is in",
+            "name another store",
+        )
+        .into());
+    }
+    if app.out.json {
+        let mut value = serde_json::to_value(&archived)?;
+        value["dryRun"] = json!(true);
+        return app.out.json(&value);
+    }
+    let messages = count(archived.message_count, "message");
+    app.out.line(format!("would move {id} with {messages} to {}; nothing was changed", plain(to)))
 }
 
 /// The archived session that is meant.
@@ -268,6 +401,23 @@ pub async fn unarchive(app: &mut App, session: &str) -> Result<()> {
     app.out.line(format!("{id} is back"))
 }
 
+/// The same error, or, where the session that is not here was archived, one that says so.
+pub async fn or_archived(app: &mut App, error: anyhow::Error) -> anyhow::Error {
+    let Some(milepost::Error::Store(StoreError::NotFound { what: "session", id })) = error.downcast_ref() else {
+        return error;
+    };
+    match find(app, &id.clone()).await {
+        Ok(archived) => Failed::missing(format!(
+            "session {} is archived in {}, and not here: bring it back with `milepost sessions unarchive {}`; showing or resuming it does so too",
+            archived.session_id,
+            plain(&archived.url),
+            short(archived.session_id)
+        ))
+        .into(),
+        Err(_) => error,
+    }
+}
+
 /// Brings a session back when it was archived.
 pub async fn bring_back_if_archived(app: &mut App, given: &str) -> Result<Option<SessionId>> {
     let Ok(archived) = find(app, given).await else { return Ok(None) };
@@ -278,6 +428,8 @@ pub async fn bring_back_if_archived(app: &mut App, given: &str) -> Result<Option
 
 async fn bring_back(app: &mut App, archived: &milepost::Archived) -> Result<()> {
     let engine = app.engine().await?;
+    // An archive that is away must not be made anew, and be empty.
+    places::must_exist(&archived.url)?;
     let other = app.other_store(&archived.url).await?;
     engine.unarchive(archived, &other).await?;
     Ok(other.close().await.map_err(milepost::Error::from)?)

@@ -157,12 +157,23 @@ fn programs_get_errors_as_json() {
         (ran.code, serde_json::from_str(&ran.err).unwrap_or_else(|_| panic!("{}", ran.err)))
     };
     let (code, value) = error(&["sessions", "show", "zzzzzzzz"]);
+    assert_eq!((code, &value["error"]["kind"]), (3, &json!("not_found")), "there is no store");
+    place.session("Here", &[]);
+    let (code, value) = error(&["sessions", "show", "zzzzzzzz"]);
     assert_eq!((code, &value["error"]["kind"]), (3, &json!("not_found")));
     assert_eq!(value["error"]["try"]["list"], json!("milepost sessions list --all"));
     let (code, value) = error(&["state", "set", "last", "step"]);
     assert_eq!((code, &value["error"]["kind"]), (2, &json!("usage")));
     let (code, value) = error(&["--store", "sqlite:no/such/place.db", "sessions", "list"]);
     assert_eq!((code, &value["error"]["kind"]), (7, &json!("unavailable")));
+    for wrong in [&["sesions", "list"][..], &["sessions", "lsit"], &["sessions", "list", "--bogus"], &["sessions"]] {
+        let (code, value) = error(wrong);
+        assert_eq!((code, &value["error"]["kind"]), (2, &json!("usage")), "{wrong:?}");
+        let message = value["error"]["message"].as_str().unwrap();
+        assert!(!message.contains("Usage:") && !message.contains("error:"), "{message}");
+    }
+    let (_, value) = error(&["sesions", "list"]);
+    assert!(value["error"]["message"].as_str().unwrap().contains("'sessions'"), "{value:#}");
 }
 
 #[test]

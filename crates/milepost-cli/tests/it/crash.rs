@@ -98,6 +98,45 @@ async fn a_damaged_checkpoint_is_passed_over_and_named() {
 }
 
 #[test]
+fn messages_stay_readable_beside_an_entry_that_is_damaged() {
+    let place = Place::new();
+    let id = place.session("Scratched disk", &["one"]);
+    place.ok(&["state", "set", &id, "memory.step=1"]);
+    place.ok(&["checkpoint", &id]);
+    (0..5).for_each(|number| drop(place.ok(&["messages", "add", &id, &format!("later {number}")])));
+    let database = rusqlite::Connection::open(place.store()).unwrap();
+    let hit = |kind: u8, number: u8| {
+        let one = format!("(SELECT id FROM entries WHERE kind = {kind} ORDER BY id LIMIT 1 OFFSET {number})");
+        let sql = format!("UPDATE entries SET body = zeroblob(length(body)) WHERE id = {one}");
+        assert_eq!(database.execute(&sql, []).unwrap(), 1);
+    };
+    // The change of the state, then also a message.
+    hit(2, 0);
+    assert_eq!(place.texts(&id), ["one", "later 0", "later 1", "later 2", "later 3", "later 4"]);
+    let shown = place.run(&["messages", "list", &id]);
+    assert!(shown.code == 0 && shown.err.contains("state tml_"), "{shown:?}");
+    hit(1, 3);
+    for args in [
+        &["messages", "list", &id][..],
+        &["messages", "list", &id, "--last", "4"],
+        &["sessions", "show", &id],
+        &["messages", "tail", &id, "--no-follow"],
+    ] {
+        let ran = place.run(args);
+        assert_eq!(ran.code, 5, "{args:?}: {ran:?}");
+        assert!(ran.out.contains("later 1") && ran.out.contains("later 4"), "{args:?}: {ran:?}");
+        assert!(ran.err.contains("message tml_") && ran.err.contains("is damaged"), "{args:?}: {ran:?}");
+        assert!(ran.err.contains("milepost verify"), "{args:?}: {ran:?}");
+    }
+    let ran = place.run(&["--json", "messages", "list", &id]);
+    let listed: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(ran.code, 5);
+    assert_eq!(listed["damaged"].as_array().unwrap().len(), 2, "{listed:#}");
+    assert_eq!(listed["messages"].as_array().unwrap().len(), 5, "{listed:#}");
+    assert_eq!(place.run(&["verify"]).code, 5);
+}
+
+#[test]
 fn following_a_session_ends_with_an_interrupt() {
     let place = Place::new();
     let id = place.session("Live", &["one"]);

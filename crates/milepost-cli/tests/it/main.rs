@@ -3,19 +3,30 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::large_futures)]
 #![allow(clippy::disallowed_methods, reason = "the tests watch real processes and real time")]
 
+mod again;
 mod bad_input;
 mod bad_stores;
+mod care;
+mod chats;
 mod crash;
+mod demo;
+mod figures;
 mod flags;
+mod graphs;
+mod lists;
 mod rules;
+mod runs;
 mod safe_files;
 mod support;
 mod terminal;
 mod tour;
+mod tour_projects;
+mod tour_runs;
 mod tour_sessions;
 mod tour_store;
 mod tour_transfer;
 mod transcript;
+mod unfinished;
 
 #[path = "../../../../tests/no_file_is_forgotten.rs"]
 mod no_file_is_forgotten;

@@ -102,11 +102,20 @@ fn labels_roles_and_triggers_that_cannot_be_meant_are_refused() {
         assert!(ran.code == 2 && ran.err.contains(why), "{label}: {ran:?}");
     }
     let long = "a".repeat(65);
-    for role in ["", "User", "a b", "a\u{1b}[2J", &long] {
+    for (role, says) in [
+        ("", "use one of"),
+        ("User", "did you mean user?"),
+        ("asistant", "did you mean assistant?"),
+        ("a b", "use one of"),
+        ("a\u{1b}[2J", "use one of"),
+        (&long, "use one of"),
+    ] {
         let ran = place.run(&["messages", "add", &id, "x", "--role", role]);
-        assert!(ran.code == 2 && ran.err.contains("1 to 64"), "{role:?}: {ran:?}");
+        assert!(ran.code == 2 && ran.err.contains(says) && ran.err.contains("--from-json"), "{role:?}: {ran:?}");
+        let ran = place.run(&["sessions", "search", "x", "--role", role]);
+        assert_eq!(ran.code == 2, role != "asistant", "{role:?}: {ran:?}");
     }
-    place.ok(&["messages", "add", &id, "x", "--role", &long[..64]]);
+    place.ok(&["messages", "add", &id, "--from-json", "{\"role\": \"narrator\", \"content\": \"x\"}"]);
     for command in [&["checkpoint", &id][..], &["sessions", "checkpoints", &id]] {
         let ran = place.run(&[command, &["--type", "milestne"]].concat());
         assert!(ran.code == 2 && ran.err.contains("did you mean milestone?"), "{ran:?}");

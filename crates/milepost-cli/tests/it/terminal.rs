@@ -11,13 +11,13 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use crate::support::{Place, Ran};
 
 /// A terminal with a command in it.
-struct Terminal {
+pub struct Terminal {
     screen: File,
     child: Child,
 }
 
 impl Terminal {
-    fn run(place: &Place, columns: u16, args: &[&str]) -> Self {
+    pub fn run(place: &Place, columns: u16, args: &[&str]) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&ours).unwrap();
         unlockpt(&ours).unwrap();
@@ -30,12 +30,12 @@ impl Terminal {
         Self { screen: File::from(ours), child }
     }
 
-    fn type_in(&mut self, text: &str) {
+    pub fn type_in(&mut self, text: &str) {
         self.screen.write_all(text.as_bytes()).unwrap();
     }
 
     /// Everything that was shown, and how it ended.
-    fn end(mut self) -> (String, i32) {
+    pub fn end(mut self) -> (String, i32) {
         let mut shown = Vec::new();
         let mut part = [0; 4096];
         // When the last one who may write is gone, the terminal has an error and no end.

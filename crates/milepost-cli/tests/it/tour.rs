@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::Place;
 use crate::transcript::{Transcript, assert_seen};
-use crate::{tour_sessions, tour_store, tour_transfer};
+use crate::{tour_projects, tour_runs, tour_sessions, tour_store, tour_transfer};
 
 /// A walk through some commands in one place.
 pub struct Tour<'a> {
@@ -18,7 +18,8 @@ pub struct Tour<'a> {
 }
 
 /// Commands with commands below them.
-const GROUPS: [&str; 5] = ["sessions", "messages", "state", "config", "keys"];
+const GROUPS: [&str; 9] =
+    ["sessions", "messages", "state", "projects", "artifacts", "config", "keys", "graph", "import"];
 
 fn path(args: &[&str]) -> String {
     let words = if GROUPS.contains(&args[0]) { 2 } else { 1 };
@@ -41,6 +42,24 @@ impl<'a> Tour<'a> {
         assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.out, ran.err);
         self.people.insert(path(args));
         ran.out.trim_end().to_owned()
+    }
+
+    /// Runs a command as a person does that ends with this code.
+    pub fn person_to(&mut self, code: i32, args: &[&str]) -> String {
+        let ran = self.transcript.run(args);
+        assert_eq!(ran.code, code, "{args:?}: {}{}", ran.out, ran.err);
+        self.people.insert(path(args));
+        ran.out.trim_end().to_owned()
+    }
+
+    /// Runs a command as a program does that writes a line of JSON for everything that happens. The lines.
+    pub fn program_lines(&mut self, args: &[&str]) -> Vec<Value> {
+        self.programs.insert(path(args));
+        let ran = self.place.run(&[&["--json"], args].concat());
+        ran.out
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+            .collect()
     }
 
     /// Runs a command as a person does whose output is too long, or too much of chance, for the transcript.
@@ -88,12 +107,14 @@ fn every_command_does_what_its_help_says_for_people_and_programs() {
         part(&mut tour);
         (tour.transcript.end(), tour.people, tour.programs)
     };
-    let parts: [fn(&mut Tour<'_>); 5] = [
+    let parts: [fn(&mut Tour<'_>); 7] = [
         tour_sessions::life,
         tour_sessions::points,
         tour_store::care,
         tour_store::settings_and_keys,
         tour_transfer::transfers,
+        tour_runs::runs,
+        tour_projects::projects,
     ];
     let walks: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = parts.map(|part| scope.spawn(move || walk(part))).into_iter().collect();
@@ -110,6 +131,8 @@ fn every_command_does_what_its_help_says_for_people_and_programs() {
     assert_seen!("tour_care", &walks[2].0);
     assert_seen!("tour_settings_and_keys", &walks[3].0);
     assert_seen!("tour_transfers", &walks[4].0);
+    assert_seen!("tour_runs", &walks[5].0);
+    assert_seen!("tour_projects", &walks[6].0);
 }
 
 #[test]

@@ -47,6 +47,14 @@ pub fn care(tour: &mut Tour<'_>) {
     tour.person(&["sql", "select * from sessions"]);
     tour.person_with(&["sql", "--session", "last"], "select role, text from messages where role = 'user'");
     assert_eq!(tour.program(&["sql", "select count(*) as count from messages"]), json!([{ "count": 3 }]));
+    tour.person(&["export", "--sqlite", "all.db"]);
+    let exported = rusqlite::Connection::open(tour.place.file("all.db")).unwrap();
+    let count = |table: &str| -> u64 {
+        exported.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, u32>(0)).unwrap().into()
+    };
+    let said = tour.program(&["export", "--sqlite", "all.db", "--force"]);
+    assert_eq!((number(&said, "/messages"), number(&said, "/checkpoints")), (3, count("checkpoints")));
+    assert_eq!(count("messages"), 3);
     tour.person(&["backup", "copy.db"]);
     assert!(number(&tour.program(&["backup", "copy-2.db"]), "/bytes") > 0);
     assert_eq!(

@@ -67,4 +67,31 @@ pub fn transfers(tour: &mut Tour<'_>) {
     tour.person(&["sessions", "import", "out/tree", "--new-ids"]);
     let directory = tour.program(&["sessions", "import", "out/graph", "--new-ids"]);
     assert_eq!(number(&directory, "/sessions/0/messages"), 2);
+
+    langgraph(&tour.place.file("checkpoints.db"));
+    tour.person(&["import", "langgraph", "--from", "sqlite:checkpoints.db", "--dry-run"]);
+    tour.person(&["import", "langgraph", "--from", "sqlite:checkpoints.db"]);
+    assert_eq!(tour.place.texts("last"), ["from a graph"]);
+    let again = tour.program(&["import", "langgraph", "--from", "sqlite:checkpoints.db", "--thread", "thread-1"]);
+    assert_eq!(again, json!({ "threads": 1, "checkpoints": 0, "known": 1, "writes": 0, "dryRun": false }));
+}
+
+/// A thread with one checkpoint, as LangGraph's SqliteSaver keeps it.
+fn langgraph(file: &std::path::Path) {
+    let text = |text: &str| [&[0xd9, text.len() as u8], text.as_bytes()].concat();
+    let pair = |key: &str, value: &[u8]| [&text(key), value].concat();
+    let message = [&[0x82][..], &pair("role", &text("user")), &pair("content", &text("from a graph"))].concat();
+    let values = [&[0x81][..], &pair("messages", &[&[0x91][..], &message].concat())].concat();
+    let checkpoint =
+        [&[0x83][..], &pair("v", &[4]), &pair("id", &text("1f0")), &pair("channel_values", &values)].concat();
+    let db = rusqlite::Connection::open(file).unwrap();
+    db.execute_batch(
+        "CREATE TABLE checkpoints (thread_id TEXT, checkpoint_ns TEXT, checkpoint_id TEXT, parent_checkpoint_id TEXT, type TEXT,
+           checkpoint BLOB, metadata BLOB);
+         CREATE TABLE writes (thread_id TEXT, checkpoint_ns TEXT, checkpoint_id TEXT, task_id TEXT, idx INTEGER, channel TEXT,
+           type TEXT, value BLOB);",
+    )
+    .unwrap();
+    let row = ("thread-1", "", "1f0", "msgpack", checkpoint, "{}");
+    db.execute("INSERT INTO checkpoints VALUES (?1, ?2, ?3, NULL, ?4, ?5, ?6)", row).unwrap();
 }

@@ -14,13 +14,15 @@ macro_rules! pattern {
     };
 }
 
-pattern!(ID, r"(ses|ckp|tml)_[0-9a-hjkmnp-tv-z]{26}\b");
+pattern!(ID, r"(ses|ckp|tml|prj)_[0-9a-hjkmnp-tv-z]{26}\b");
 pattern!(SHORT, r"\b[0-9a-hjkmnp-tv-z]{8}\b");
 pattern!(TIME, r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z");
 pattern!(DAY, r"\b20\d\d-\d\d-\d\d\b( \d\d:\d\d:\d\d UTC)?");
 pattern!(LONG, r"\b\d+:\d\d:\d\d\b");
 pattern!(AGO, r"\bjust now\b|\b\d+ (second|minute)s? ago\b");
 pattern!(SIZE, r"\b\d+(\.\d+)? ([KMG]iB|B)\b");
+pattern!(SPAN, r"\b\d+(\.\d+)? (ms|s)\b");
+pattern!(KEY, r"\b[0-9a-f]{8}([0-9a-f]{24})?\b");
 pattern!(HOLDER, r"milepost on \S+ \(process [^)]*\)");
 pattern!(GAPS, r"(\S)  +");
 
@@ -88,7 +90,13 @@ impl<'a> Transcript<'a> {
         let text = LONG.replace_all(&text, "[duration]");
         let text = AGO.replace_all(&text, "[ago]");
         let text = SIZE.replace_all(&text, "[size]");
+        let text = SPAN.replace_all(&text, "[span]");
         let text = self.number_ids(&text);
+        // What stands for an id has leading zeros.
+        let text = KEY.replace_all(&text, |found: &Captures<'_>| match found[0].starts_with("00000") {
+            true => found[0].to_owned(),
+            false => "[key]".to_owned(),
+        });
         // Columns move with the widths of what was replaced.
         let lines = text.lines().map(|line| format!("{}\n", GAPS.replace_all(line, "$1  ").trim_end()));
         lines.collect()

@@ -1,0 +1,155 @@
+//! How a run ended, and what to do next.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use milepost::{Milepost, SessionId};
+use milepost_run::graph::Graph;
+use milepost_run::run::{End, Ledger, Runner, Status};
+use serde_json::{Map, Value, json};
+
+use super::cost::to_raise;
+use super::run::told;
+use super::tell::line;
+use crate::app::App;
+use crate::errors::INTERRUPTED;
+use crate::out::{plain, safe, short};
+
+/// The exit codes of runs that are not completed.
+const PAUSED: u8 = 10;
+const WAITING: u8 = 11;
+const UNCERTAIN: u8 = 12;
+
+/// What a run gave that is completed: the event says it.
+pub async fn completed_outputs(engine: &Milepost, id: SessionId) -> Result<Map<String, Value>> {
+    let events = super::steps::events(engine, id).await?;
+    let last = events.iter().rev().find(|(_, event)| event.kind == "run_completed");
+    let outputs = last.and_then(|(_, event)| event.data.get("outputs")).and_then(Value::as_object).cloned();
+    Ok(outputs.unwrap_or_default())
+}
+
+/// What a person does next.
+async fn next(engine: &Milepost, session: SessionId, graph: &Graph, end: &End) -> Result<Vec<String>> {
+    let id = short(session);
+    let resume = format!("milepost resume {id}");
+    let runner = Runner::new(engine);
+    let state = engine.store().state(session).await.map_err(milepost::Error::from)?;
+    Ok(match end {
+        End::Completed { .. } => {
+            let info = engine.store().session(session).await.map_err(milepost::Error::from)?;
+            let home = info.branch.map(|_| format!("milepost merge-back {id} --output NODE"));
+            [format!("milepost steps {id}")].into_iter().chain(home).collect()
+        }
+        End::Paused { .. } => {
+            let ledger = Ledger::read(&state).map_err(told)?;
+            let is_denied = |name: &str| runner.asked(&state, graph, name).is_some_and(|asked| asked.is_approval);
+            let denied = ledger.nodes().filter(|(name, entry)| entry.status == Status::Failed && is_denied(name));
+            let mut next: Vec<String> =
+                denied.map(|(name, _)| format!("milepost approve {id} {name} --change")).collect();
+            let forecast = runner.forecast(session, Some(graph)).await.map_err(told)?;
+            next.push(match to_raise(&forecast) {
+                Some(flags) => format!("{resume} {flags}"),
+                None => resume,
+            });
+            next.push(format!("milepost steps {id}"));
+            next
+        }
+        End::Stopped => vec![resume, format!("milepost steps {id}")],
+        End::Waiting { until, what } => {
+            let asked = what.iter().filter_map(|(name, _)| Some((name, runner.asked(&state, graph, name)?)));
+            let mut next: Vec<String> = asked
+                .map(|(name, asked)| match asked.is_approval {
+                    true => format!("milepost approve {id} {name}"),
+                    false => format!("milepost answer {id} {name} VALUE"),
+                })
+                .collect();
+            next.push(resume);
+            next.extend(until.map(|_| "milepost work".to_owned()));
+            next
+        }
+        End::Uncertain { steps } => {
+            let each =
+                |(node, _): &(String, String)| [format!("{resume} --done {node}"), format!("{resume} --again {node}")];
+            steps.iter().flat_map(each).collect()
+        }
+    })
+}
+
+/// Says how a run ended, and what to do next.
+pub async fn finish(app: &mut App, engine: &Milepost, id: SessionId, graph: &Graph, end: End) -> Result<ExitCode> {
+    let (word, code) = match &end {
+        End::Completed { .. } => ("completed", 0),
+        End::Paused { .. } => ("paused", PAUSED),
+        End::Waiting { .. } => ("waiting", WAITING),
+        End::Uncertain { .. } => ("uncertain", UNCERTAIN),
+        End::Stopped => ("stopped", INTERRUPTED),
+    };
+    let next = next(engine, id, graph, &end).await?;
+    app.out.now = engine.source().now();
+    if app.out.json {
+        let mut value = json!({ "event": "end", "sessionId": id, "end": word, "next": next });
+        match end {
+            End::Completed { outputs } => value["outputs"] = Value::Object(outputs),
+            End::Paused { node, why } => (value["node"], value["why"]) = (json!(node), json!(why)),
+            End::Waiting { until, what } => {
+                value["until"] = json!(until.map(|until| until.to_string()));
+                value["what"] = what.into_iter().map(|(node, what)| json!({ "node": node, "for": what })).collect();
+            }
+            End::Uncertain { steps } => {
+                value["steps"] = steps.into_iter().map(|(node, key)| json!({ "node": node, "key": key })).collect();
+            }
+            End::Stopped => {}
+        }
+        line(&value);
+        return Ok(ExitCode::from(code));
+    }
+    let styles = app.styles();
+    match end {
+        End::Completed { outputs } => {
+            put_outputs(app, &outputs)?;
+            app.out.note(format!("{} {}", styles.good("completed"), short(id)));
+        }
+        End::Paused { node, why } => {
+            let at = node.map(|node| format!(" at {}", plain(&node))).unwrap_or_default();
+            app.out.note(format!("{} {}{at}: {}", styles.warn("paused"), short(id), plain(&why)));
+        }
+        End::Waiting { until, what } => {
+            for (node, what) in what {
+                let what = plain(&what);
+                app.out.note(format!("{} {}: {} waits for {what}", styles.warn("waiting"), short(id), plain(&node)));
+            }
+            if let Some(until) = until {
+                app.out.note(format!("it goes on at {until} where `milepost work` runs"));
+            }
+        }
+        End::Uncertain { steps } => {
+            for (node, key) in steps {
+                let node = plain(&node);
+                app.out.note(format!(
+                    "{} {}: nobody knows whether {node} had its effect (its key is {key})",
+                    styles.warn("uncertain"),
+                    short(id)
+                ));
+            }
+        }
+        End::Stopped => app.out.note(format!("{} {}: it is paused", styles.warn("stopped"), short(id))),
+    }
+    app.out.note(format!("next: {}", next.join("\n      ")));
+    Ok(ExitCode::from(code))
+}
+
+/// What a run gives, below each other; long texts below their names.
+fn put_outputs(app: &App, outputs: &Map<String, Value>) -> Result<()> {
+    for (name, value) in outputs {
+        let text = value.as_str().map_or_else(|| value.to_string(), safe);
+        let name = app.out.styles.dim(&format!("{name}:"));
+        match text.contains('\n') {
+            true => {
+                app.out.line(name)?;
+                text.lines().try_for_each(|line| app.out.line(format!("  {line}").trim_end()))?;
+            }
+            false => app.out.line(format!("{name} {text}").trim_end())?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! Running graphs and going on with them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use milepost::config::Work;
+use milepost::model::CheckpointId;
+use milepost::{Milepost, NewSession, Point, Resume, SessionId, State, Status, parse_set};
+use milepost_run::graph::Graph;
+use milepost_run::models::Models;
+use milepost_run::run::{Budget, End, Error, Ledger, Runner, Settle, Status as StepStatus};
+use serde_json::{Map, Value};
+
+use super::cost::{budget, tell_cost};
+use super::end::{completed_outputs, finish};
+use super::graph::{check, usable};
+use super::sessions::{key, policy, sets};
+use super::tell::Teller;
+use crate::app::{App, misread};
+use crate::args::{HowToRun, ResumeRun, Run};
+use crate::errors::{Failed, Usage};
+use crate::out::{plain, short};
+
+/// An error of the runner as the command line tells it.
+pub fn told(error: Error) -> anyhow::Error {
+    match error {
+        Error::Engine(error) => error.into(),
+        error => error.into(),
+    }
+}
+
+pub async fn run(app: &mut App, args: Run) -> Result<ExitCode> {
+    let graph = usable(app, &check(&args.file).await?, &args.file)?;
+    let memory = inputs(&graph, &args.input)?;
+    let policy = policy(&args.policy)?;
+    app.set("model", args.how.model.clone());
+    let models = models_for(app, &graph).await?;
+    let engine = engine_for(app, &graph).await?;
+    let budget = budget(&args.budgets, graph.budget.unwrap_or_default());
+    let runner =
+        runner(app, &engine, &models, &graph, &args.how, budget).watch(Teller::new(app, &graph, false).watch());
+    let (id, end) = match &args.session {
+        Some(session) => {
+            let id = app.session_to_write(session).await?;
+            (id, runner.start_in(id, &graph, memory).await.map_err(told)?)
+        }
+        None => {
+            let title = args.title.unwrap_or_else(|| graph.name.clone());
+            let patch = key(args.keyed).patch().title(title);
+            let mut state = State::default();
+            *state.section_mut("memory") = Value::Object(memory);
+            runner.start(&graph, NewSession { patch, state, policy, ..NewSession::default() }).await.map_err(told)?
+        }
+    };
+    finish(app, &engine, id, &graph, end).await
+}
+
+/// The values that were given for the shared memory. What the graph does not know is probably misspelt.
+fn inputs(graph: &Graph, given: &[String]) -> Result<Map<String, Value>> {
+    let mut memory = Map::new();
+    for text in given {
+        let (path, value) = parse_set(text).map_err(misread)?;
+        let path = path.to_string();
+        let name = path.trim_start_matches('/');
+        let name = name.strip_prefix("memory/").unwrap_or(name).to_owned();
+        if !graph.memory.contains_key(&name) {
+            let known: Vec<&str> = graph.memory.keys().map(String::as_str).collect();
+            let near = known.iter().map(|known| (strsim::osa_distance(&name, known), known)).min();
+            let instead = match near {
+                Some((distance, near)) if distance <= (name.len() / 3).max(1) => format!("did you mean {near}?"),
+                _ if known.is_empty() => "its file declares no memory: add one".to_owned(),
+                _ => format!("it has {}", known.join(", ")),
+            };
+            return Err(Usage(format!("{} has no memory key {name:?}: {instead}", graph.name)).into());
+        }
+        memory.insert(name, value);
+    }
+    Ok(memory)
+}
+
+/// The models of a graph. What is wrong with those that its nodes ask is told before anything is begun.
+pub async fn models_for(app: &mut App, graph: &Graph) -> Result<Models> {
+    let models = app.models().await?;
+    for name in Models::asked_by(graph) {
+        let Some(name) = name.as_deref().or(models.usual()) else {
+            let why = format!("{} asks a model, and none is set", graph.name);
+            let instead = "say --model PROVIDER/MODEL, or set MILEPOST_MODEL, or model in milepost.yaml";
+            return Err(Usage(format!("{why}: {instead}")).into());
+        };
+        models.open(name).await.map_err(|error| Usage(error.to_string()))?;
+    }
+    Ok(models)
+}
+
+/// The engine with the policy of plans for a plan, of chats and graphs else.
+pub async fn engine_for(app: &mut App, graph: &Graph) -> Result<Milepost> {
+    app.engine_for(if graph.is_plan { Work::Plan } else { Work::Chat }).await
+}
+
+/// A runner with everything that was set.
+pub fn runner(
+    app: &App,
+    engine: &Milepost,
+    models: &Models,
+    graph: &Graph,
+    how: &HowToRun,
+    budget: Option<Budget>,
+) -> Runner {
+    let runner = Runner::new(engine).with_models(models, graph).cancel(app.cancel.clone()).patience_ms(how.patience);
+    match budget {
+        Some(budget) => runner.budget(budget),
+        None => runner,
+    }
+}
+
+pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
+    let (set, policy) = (sets(&args.set)?, policy(&args.policy)?);
+    let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
+    let id = app.session_or_archived(&args.session).await?;
+    let engine = app.engine().await?;
+    let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
+    if Ledger::graph_text(&state).is_none() {
+        let short = short(id);
+        return Err(Usage(format!(
+            "session {short} has no run of a graph: go on with it by `milepost chat --session {short}`, or mark it as resumed by `milepost sessions resume {short}`"
+        ))
+        .into());
+    }
+    let settle = settled(&state, &args)?;
+    app.set("model", args.how.model.clone());
+    let given = match &args.graph {
+        Some(file) => Some(usable(app, &check(file).await?, file)?),
+        None => None,
+    };
+    let is_done = engine.store().session(id).await.map_err(milepost::Error::from)?.status == Status::Completed;
+    if is_done && !args.reopen && point == Point::Latest && set.is_empty() && given.is_none() {
+        let graph = Runner::new(&engine).recorded(id).await.map_err(told)?;
+        let outputs = completed_outputs(&engine, id).await?;
+        app.out.note(format!("session {} is completed: nothing is left to do", short(id)));
+        return finish(app, &engine, id, &graph, End::Completed { outputs }).await;
+    }
+    let how = Resume { point, set, policy, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
+    let ways = |error: Error| with_ways(error, id, args.graph.as_deref());
+    let mut before = Runner::new(&engine).preview(id, &how, given.as_ref()).await.map_err(ways)?;
+    let graph = before.graph;
+    for change in before.changes {
+        app.out.note(format!("changed since the run began: {}", plain(&change)));
+    }
+    if given.is_none() {
+        note_newer_file(app, &graph);
+    }
+    let budget = budget(&args.budgets, before.forecast.budget);
+    before.forecast.budget = budget.unwrap_or(before.forecast.budget);
+    tell_cost(app, id, &graph, &before.forecast, args.dry_run)?;
+    if args.dry_run {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let models = models_for(app, &graph).await?;
+    app.free_from_the_dead(id).await?;
+    let engine = engine_for(app, &graph).await?;
+    let runner =
+        runner(app, &engine, &models, &graph, &args.how, budget).watch(Teller::new(app, &graph, false).watch());
+    let (end, _) = runner.resume(id, how, given.as_ref(), &settle).await.map_err(ways)?;
+    finish(app, &engine, id, &graph, end).await
+}
+
+/// What can be done when a run cannot go on with a file: commands.
+fn with_ways(error: Error, id: SessionId, file: Option<&Path>) -> anyhow::Error {
+    let mut ways = Vec::new();
+    match (&error, file) {
+        (Error::Incompatible { nearest, .. }, Some(file)) => {
+            let file = file.to_string_lossy();
+            let back = |checkpoint| back_to(&short(id), &file, checkpoint);
+            ways.extend(nearest.iter().map(|nearest| ("nearest", back(nearest.checkpoint))));
+        }
+        (Error::Changed { node, .. }, _) => {
+            // Only nodes of the run itself are run again; parts go with them.
+            let node = node.split(['/', '#']).next().unwrap_or(node);
+            ways.push(("branch", format!("milepost run-again {} {node}", short(id))));
+        }
+        _ => return told(error),
+    }
+    ways.extend(file.map(|_| ("unchanged", format!("milepost resume {}", short(id)))));
+    Failed::with_ways(error.to_string(), ways).into()
+}
+
+/// The command that goes on with a file from a checkpoint.
+pub fn back_to(id: &str, file: &str, checkpoint: CheckpointId) -> String {
+    format!("milepost resume {id} --graph {} --checkpoint {}", quoted(file), short(checkpoint))
+}
+
+/// A word as a shell reads it.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@,%".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+/// What somebody found out about uncertain steps.
+fn settled(state: &State, args: &ResumeRun) -> Result<BTreeMap<String, Settle>> {
+    let ledger = Ledger::read(state).map_err(told)?;
+    let is_open = |status: StepStatus| matches!(status, StepStatus::Running | StepStatus::Uncertain);
+    let mut settle = BTreeMap::new();
+    for text in &args.done {
+        let (node, value) = match text.split_once('=') {
+            Some((node, value)) => {
+                (node, serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned())))
+            }
+            None => (text.as_str(), Value::Null),
+        };
+        settle.insert(node.to_owned(), Settle::Happened(value));
+    }
+    for node in &args.again {
+        if settle.insert(node.clone(), Settle::RunAgain).is_some() {
+            return Err(Usage(format!("step {node:?} cannot be done and run again: say one of them")).into());
+        }
+    }
+    for node in settle.keys() {
+        if !ledger.line(node).is_some_and(|entry| is_open(entry.status)) {
+            let open: Vec<&str> = ledger.nodes().filter(|(_, entry)| is_open(entry.status)).map(|(id, _)| id).collect();
+            let instead = match open.is_empty() {
+                true => "none is; resume it without --done and --again".to_owned(),
+                false => format!("these are: {}", open.join(", ")),
+            };
+            return Err(Usage(format!("step {node:?} is not uncertain: {instead}")).into());
+        }
+    }
+    Ok(settle)
+}
+
+/// A run goes on with the graph it was begun with; whoever changed the file since may have meant otherwise.
+fn note_newer_file(app: &App, graph: &Graph) {
+    let is_other = std::fs::metadata(&graph.path).is_ok_and(|found| found.is_file() && found.len() < 1 << 20)
+        && std::fs::read_to_string(&graph.path).is_ok_and(|text| *text != *graph.text);
+    if is_other {
+        let path = plain(&graph.path);
+        app.out.note(format!("{path} was changed since; the run goes on as it was: say --graph {path} to change that"));
+    }
+}

@@ -1,0 +1,220 @@
+//! The ledger of a run: what each step is about, and every attempt.
+
+use anyhow::Result;
+use milepost::model::{Body, Seq};
+use milepost::{Event, Milepost, SessionId, Timestamp};
+use milepost_run::graph::Graph;
+use milepost_run::run::{Entry, Ledger, Runner, Status};
+use serde_json::{Value, json};
+
+use super::run::told;
+use super::tell::seconds;
+use crate::app::App;
+use crate::args::Steps;
+use crate::errors::Failed;
+use crate::out::{Table, plain, short};
+
+/// The events of a session along its head, each with its time.
+pub async fn events(engine: &Milepost, id: SessionId) -> Result<Vec<(Timestamp, Event)>> {
+    let all = engine.store().entries(id, Seq(0), Seq(u64::MAX)).await.map_err(milepost::Error::from)?;
+    let events = all.into_iter().filter_map(|entry| match entry.body {
+        Some(Body::Event(event)) => Some((entry.time, event)),
+        _ => None,
+    });
+    Ok(events.collect())
+}
+
+pub async fn run(app: &mut App, args: Steps) -> Result<()> {
+    let id = app.session(&args.session).await?;
+    let engine = app.engine().await?;
+    let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
+    if Ledger::graph_text(&state).is_none() {
+        return Err(Failed::missing(format!("session {} has no run of a graph, and so no steps", short(id))).into());
+    }
+    let events = events(&engine, id).await?;
+    if args.all {
+        return attempts(app, id, &events);
+    }
+    let ledger = Ledger::read(&state).map_err(told)?;
+    // A graph that this program cannot read any more does not hide what was done.
+    let graph = Runner::new(&engine).recorded(id).await.ok();
+    let rows = rows(&ledger, graph.as_ref());
+    if app.out.json {
+        let steps: Vec<Value> =
+            rows.iter().map(|(node, entry)| step_json(node, entry, graph.as_ref(), &ledger, &events)).collect();
+        return app.out.json(&json!({ "sessionId": id, "steps": steps }));
+    }
+    let head = &["STEP", "STATUS", "ROUND", "ATTEMPT", "BEGAN", "TOOK", "KEY", "OUTCOME"];
+    let rows = rows
+        .iter()
+        .map(|(node, entry)| {
+            let is_begun = entry.attempt > 0;
+            let took = took(node, entry, &events);
+            vec![
+                plain(node),
+                status(app, entry.status),
+                if entry.iteration > 0 { (entry.iteration + 1).to_string() } else { String::new() },
+                if is_begun { entry.attempt.to_string() } else { String::new() },
+                if is_begun { app.out.time(entry.since) } else { String::new() },
+                took.map(seconds).unwrap_or_default(),
+                entry.key.get(..8).unwrap_or_default().to_owned(),
+                outcome(entry, graph.as_ref(), node, &ledger),
+            ]
+        })
+        .collect();
+    app.out.table(Table { head, rows, shrink: &[7], drop: &[6, 4], ..Table::default() })
+}
+
+/// The lines of the ledger in the order of the file, those that are not begun too.
+fn rows(ledger: &Ledger, graph: Option<&Graph>) -> Vec<(String, Entry)> {
+    let Some(graph) = graph else {
+        return ledger.nodes().map(|(node, entry)| (node.to_owned(), entry.clone())).collect();
+    };
+    let mut rows: Vec<(String, Entry)> = Vec::new();
+    for node in &graph.nodes {
+        rows.push((node.id.clone(), ledger.node(&node.id).cloned().unwrap_or_default()));
+        // Its parts, by their whole names.
+        rows.extend(all_of(ledger, |name| beginning(name) == Some(node.id.as_str())));
+    }
+    rows.extend(all_of(ledger, |name| graph.find(beginning(name).unwrap_or(name)).is_none()));
+    rows
+}
+
+fn all_of(ledger: &Ledger, which: impl Fn(&str) -> bool) -> Vec<(String, Entry)> {
+    let found = ledger.nodes().filter(|(name, _)| which(name));
+    found.map(|(name, entry)| (name.to_owned(), entry.clone())).collect()
+}
+
+/// The node whose part goes by this name; none of a node itself.
+fn beginning(name: &str) -> Option<&str> {
+    let (first, _) = name.split_once('/')?;
+    Some(first.split_once('#').map_or(first, |(node, _)| node))
+}
+
+fn status(app: &App, status: Status) -> String {
+    let (word, styles) = (word(status), app.out.styles);
+    match status {
+        Status::Completed => styles.good(&word),
+        Status::Failed => styles.bad(&word),
+        Status::Uncertain | Status::Waiting | Status::Retrying => styles.warn(&word),
+        Status::Running => styles.info(&word),
+        Status::Pending | Status::Skipped => styles.dim(&word),
+    }
+}
+
+fn word(status: Status) -> String {
+    serde_json::to_value(status).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn is_of(event: &Event, node: &str, entry: &Entry) -> bool {
+    event.data.get("node").and_then(Value::as_str) == Some(node)
+        && event.data.get("iteration").and_then(Value::as_u64).unwrap_or(0) == u64::from(entry.iteration)
+}
+
+/// How long a step took that is done.
+fn took(node: &str, entry: &Entry, events: &[(Timestamp, Event)]) -> Option<u64> {
+    let is_end = |event: &Event| event.kind == "step_outcome" && is_of(event, node, entry);
+    let (_, event) = events.iter().rev().find(|(_, event)| is_end(event))?;
+    event.data.get("ms").and_then(Value::as_u64).filter(|_| entry.status == Status::Completed)
+}
+
+/// When a step ended.
+fn ended(node: &str, entry: &Entry, events: &[(Timestamp, Event)]) -> Option<Timestamp> {
+    let is_end = |event: &Event| event.kind == "step_outcome" && is_of(event, node, entry);
+    let is_over = matches!(entry.status, Status::Completed | Status::Failed);
+    events.iter().rev().find(|(_, event)| is_over && is_end(event)).map(|(time, _)| *time)
+}
+
+/// Where a step says in words what it gave.
+const SAID: [&str; 5] = ["text", "answer", "stdout", "body", "until"];
+/// The longest outcome that is shown in a line.
+const SHOWN: usize = 120;
+
+fn outcome(entry: &Entry, graph: Option<&Graph>, node: &str, ledger: &Ledger) -> String {
+    let text = match (entry.status, &entry.error, entry.until) {
+        (Status::Waiting, _, Some(until)) => format!("until {until}"),
+        (_, Some(error), _) => error.clone(),
+        (Status::Completed, ..) => match output(node, graph, ledger) {
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Null) | None => String::new(),
+            Some(value) => match SAID.iter().find_map(|name| value.get(name)?.as_str()) {
+                Some(text) => text.trim().to_owned(),
+                None => value.to_string(),
+            },
+        },
+        _ => String::new(),
+    };
+    plain(text.get(..text.floor_char_boundary(SHOWN)).unwrap_or_default())
+}
+
+/// What a node gave; of parts only their steps know.
+fn output<'l>(node: &str, graph: Option<&Graph>, ledger: &'l Ledger) -> Option<&'l Value> {
+    let name = graph.and_then(|graph| Some(graph.nodes[graph.find(node)?].output.as_str())).unwrap_or(node);
+    ledger.outputs().get(name)
+}
+
+fn step_json(
+    node: &str,
+    entry: &Entry,
+    graph: Option<&Graph>,
+    ledger: &Ledger,
+    events: &[(Timestamp, Event)],
+) -> Value {
+    let time = |time: Timestamp| time.to_string();
+    json!({
+        "node": node, "status": entry.status, "iteration": entry.iteration, "attempt": entry.attempt,
+        "key": Some(&entry.key).filter(|key| !key.is_empty()),
+        "startedAt": (entry.attempt > 0).then(|| time(entry.since)), "endedAt": ended(node, entry, events).map(time),
+        "durationMs": took(node, entry, events), "until": entry.until.map(time), "error": entry.error,
+        "output": output(node, graph, ledger),
+    })
+}
+
+/// Every attempt, as the log tells it.
+fn attempts(app: &App, id: SessionId, events: &[(Timestamp, Event)]) -> Result<()> {
+    let is_step =
+        |event: &Event| event.kind.starts_with("step_") || event.kind == "loop_again" || event.kind == "resumed";
+    let of_steps: Vec<&(Timestamp, Event)> = events.iter().filter(|(_, event)| is_step(event)).collect();
+    if app.out.json {
+        let list: Vec<Value> = of_steps
+            .iter()
+            .map(|(time, event)| {
+                let mut value = json!({ "event": event.kind, "time": time.to_string() });
+                if let Value::Object(map) = &mut value {
+                    map.extend(event.data.clone());
+                }
+                value
+            })
+            .collect();
+        return app.out.json(&json!({ "sessionId": id, "events": list }));
+    }
+    let text = |event: &Event, key: &str| event.data.get(key).and_then(Value::as_str).map(plain).unwrap_or_default();
+    let number = |event: &Event, key: &str| event.data.get(key).and_then(Value::as_u64);
+    let rows = of_steps
+        .iter()
+        .map(|(time, event)| {
+            let what = match event.kind.as_str() {
+                "step_intent" => "started".to_owned(),
+                "step_outcome" if event.data.get("ok") == Some(&Value::Bool(true)) => "done".to_owned(),
+                "step_outcome" => "failed".to_owned(),
+                "loop_again" => "round".to_owned(),
+                kind => kind.trim_start_matches("step_").to_owned(),
+            };
+            let more = [text(event, "error"), text(event, "what"), text(event, "why"), text(event, "edge")];
+            vec![
+                app.out.time(*time),
+                text(event, "node"),
+                what,
+                number(event, "iteration")
+                    .filter(|round| *round > 0)
+                    .map(|round| (round + 1).to_string())
+                    .unwrap_or_default(),
+                number(event, "attempt").map(|attempt| attempt.to_string()).unwrap_or_default(),
+                text(event, "key").get(..8).unwrap_or_default().to_owned(),
+                more.into_iter().find(|text| !text.is_empty()).unwrap_or_default(),
+            ]
+        })
+        .collect();
+    let head = &["WHEN", "STEP", "WHAT", "ROUND", "ATTEMPT", "KEY", "WHY"];
+    app.out.table(Table { head, rows, shrink: &[6], drop: &[5], ..Table::default() })
+}

@@ -1,0 +1,168 @@
+//! The process that goes on with runs whose wait is over.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use milepost::{Milepost, Resume, SessionId, Status};
+use milepost_run::models::Models;
+use milepost_run::run::{End, Error, Runner};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::run::{engine_for, runner, told};
+use super::tell::{Teller, line};
+use crate::app::App;
+use crate::args::Work;
+use crate::errors::INTERRUPTED;
+use crate::holder;
+use crate::out::{plain, short};
+
+/// How often is looked for what is due.
+const LOOK_MS: u64 = 500;
+/// How long is waited for a store that does not answer.
+const AWAY_MS: u64 = 5000;
+
+type Ended = (SessionId, Result<End, Error>);
+
+pub async fn run(app: &mut App, args: Work) -> Result<ExitCode> {
+    app.set("model", args.how.model.clone());
+    let engine = app.engine().await?;
+    let models = app.models().await?;
+    let watcher = Runner::new(&engine);
+    let cancel = app.cancel.clone();
+    let mut runs: JoinSet<Ended> = JoinSet::new();
+    if !args.once && !args.until_idle {
+        app.out.note("waiting for what is due; Ctrl-C ends this");
+    }
+    loop {
+        while !cancel.is_cancelled() && runs.len() < args.parallel {
+            let due = match watcher.claim_due(args.parallel - runs.len()).await {
+                Ok(due) => due,
+                // A store that is away comes back; whoever asked for an end is told.
+                Err(error) if !args.once && !args.until_idle => {
+                    app.out.note(format!("{} {}", app.styles().warn("warning:"), plain(&error.to_string())));
+                    pause(&cancel, AWAY_MS).await;
+                    break;
+                }
+                Err(error) => return Err(told(error)),
+            };
+            if due.is_empty() {
+                break;
+            }
+            for id in due {
+                match begin(app, &engine, &models, id, &args).await {
+                    Ok(Some(run)) => drop(runs.spawn(run)),
+                    Ok(None) => {}
+                    // It stays claimed, and is tried again when the claim is over.
+                    Err(error) => {
+                        app.out.note(format!("{}  {} {error:#}", short(id), app.styles().error("error:")));
+                    }
+                }
+            }
+        }
+        if runs.is_empty() {
+            let is_over = args.once
+                || cancel.is_cancelled()
+                || (args.until_idle && watcher.next_due().await.map_err(told)?.is_none());
+            if is_over {
+                break;
+            }
+        }
+        // Nothing is due before the next wake-up, unless somebody adds one.
+        tokio::select! {
+            Some(ended) = runs.join_next() => {
+                if let Ok((id, end)) = ended {
+                    tell(app, id, end);
+                }
+            }
+            () = cancel.cancelled(), if !cancel.is_cancelled() => {}
+            () = tokio::time::sleep(Duration::from_millis(LOOK_MS)) => {}
+        }
+    }
+    Ok(if cancel.is_cancelled() && (args.once || args.until_idle) {
+        ExitCode::from(INTERRUPTED)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Goes on with a session that is due; none when there is nothing to go on with.
+async fn begin(
+    app: &mut App,
+    engine: &Milepost,
+    models: &Models,
+    id: SessionId,
+    args: &Work,
+) -> Result<Option<impl Future<Output = Ended> + Send + 'static>> {
+    let watcher = Runner::new(engine);
+    match may_go_on(engine, id).await {
+        Ok(true) => {}
+        // Somebody paused or ended it, or it is gone: nothing waits any more.
+        Ok(false) => {
+            watcher.forget_wakeup(id).await.map_err(told)?;
+            return Ok(None);
+        }
+        // Somebody works on it. It is looked at again when the claim is over.
+        Err(()) => return Ok(None),
+    }
+    let graph = watcher.recorded(id).await.map_err(told)?;
+    app.free_from_the_dead(id).await?;
+    let engine = engine_for(app, &graph).await?;
+    let runner = runner(app, &engine, models, &graph, &args.how, None).watch(Teller::new(app, &graph, true).watch());
+    if app.out.json {
+        line(&json!({ "event": "woken", "sessionId": id }));
+    } else {
+        app.out.note(format!("{}  {} goes on", short(id), plain(&graph.name)));
+    }
+    Ok(Some(async move {
+        let ended = runner.resume(id, Resume::latest(), None, &Default::default()).await;
+        (id, ended.map(|(end, _)| end))
+    }))
+}
+
+/// Waits, unless it is to stop.
+async fn pause(cancel: &milepost_models::Cancel, ms: u64) {
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = tokio::time::sleep(Duration::from_millis(ms)) => {}
+    }
+}
+
+/// Whether a session waits, or was left by a process that is gone. An error when somebody works on it.
+async fn may_go_on(engine: &Milepost, id: SessionId) -> Result<bool, ()> {
+    let store = engine.store();
+    let Ok(session) = store.session(id).await else { return Ok(false) };
+    let head = store.backend().session(store.workspace(), id).await.map_err(drop)?;
+    let lease = head.map(|head| head.lease);
+    let is_held = lease.is_some_and(|lease| {
+        lease.owner.is_some() && lease.until > engine.source().now() && !holder::is_gone(&lease.holder)
+    });
+    match session.status {
+        _ if is_held => Err(()),
+        Status::Waiting | Status::Active => Ok(true),
+        _ => Ok(false),
+    }
+}
+
+fn tell(app: &App, id: SessionId, end: Result<End, Error>) {
+    let (word, why) = match end {
+        Ok(End::Completed { .. }) => ("completed", String::new()),
+        Ok(End::Paused { node, why }) => ("paused", format!("{}: {why}", node.unwrap_or_default())),
+        Ok(End::Waiting { what, .. }) => {
+            let what: Vec<String> = what.into_iter().map(|(node, what)| format!("{node} waits for {what}")).collect();
+            ("waiting", what.join("; "))
+        }
+        Ok(End::Uncertain { steps }) => {
+            let steps: Vec<String> = steps.into_iter().map(|(node, _)| node).collect();
+            ("uncertain", format!("nobody knows whether {} had its effect", steps.join(", ")))
+        }
+        Ok(End::Stopped) => ("stopped", "it is paused".to_owned()),
+        Err(error) => ("failed", error.to_string()),
+    };
+    if app.out.json {
+        return line(&json!({ "event": "end", "sessionId": id, "end": word, "why": why }));
+    }
+    let colon = if why.is_empty() { "" } else { ": " };
+    app.out.note(format!("{}  {word}{colon}{}", short(id), plain(&why)));
+}

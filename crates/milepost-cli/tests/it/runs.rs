@@ -1,0 +1,352 @@
+//! Runs through the real binary: how they end, what a crash or a person who stops them leaves, and how they go on.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::support::{Place, Ran, text};
+use crate::transcript::{Transcript, assert_seen};
+
+pub const PLAN: &str = "name: papers
+memory: {topic: logs}
+steps:
+  - {id: find, action: shell, parameters: {command: 'echo found {{ memory.topic }}'}}
+  - {id: read, action: model, parameters: {prompt: 'Read {{ outputs.find.stdout }}'}, dependencies: find}
+  - {id: colour, action: ask, parameters: {question: Which colour?, choices: [red, blue]}, dependencies: read}
+  - {id: publish, action: approve, parameters: {question: Publish it?}, dependencies: colour}
+outputs: {text: outputs.read.text, colour: outputs.colour.answer}
+";
+
+pub const SCRIPT: &str = "name: reader
+replies:
+  - {text: I read it., usage: {input_tokens: 10, output_tokens: 3}, cost_usd: 0.01}
+";
+
+/// Every step appends its name and key to a file: what really happened.
+const CHAIN: &str = "name: chain
+nodes:
+  one: {action: shell, with: {command: 'echo one $MILEPOST_IDEMPOTENCY_KEY >> effects'}}
+  two: {action: shell, with: {command: 'echo two $MILEPOST_IDEMPOTENCY_KEY >> effects; touch begun; while test ! -e go; do sleep 0.05; done'}}
+  three: {action: shell, with: {command: 'echo three $MILEPOST_IDEMPOTENCY_KEY >> effects'}}
+edges:
+  - {from: one, to: two}
+  - {from: two, to: three}
+";
+
+/// What happened, by the names of the steps.
+pub fn effects(place: &Place) -> Vec<String> {
+    let text = std::fs::read_to_string(place.file("effects")).unwrap_or_default();
+    text.lines().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
+}
+
+pub fn wait_for(path: &Path) {
+    while !path.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+pub fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// The session of a run whose events are read from its output, which stays open.
+pub fn begin(place: &Place, args: &[&str]) -> (Child, String, BufReader<std::process::ChildStdout>) {
+    let mut child = place.command([&["--json"], args].concat()).stdin(Stdio::null()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let first: Value = serde_json::from_str(&line).unwrap();
+    let id = text(&first, "/sessionId").to_owned();
+    (child, id, out)
+}
+
+pub fn status(place: &Place, id: &str) -> String {
+    text(&place.json(&["sessions", "show", id]), "/status").to_owned()
+}
+
+pub fn step(place: &Place, id: &str, node: &str) -> Value {
+    let steps = place.json(&["steps", id]);
+    steps["steps"].as_array().unwrap().iter().find(|step| step["node"] == json!(node)).unwrap().clone()
+}
+
+#[test]
+fn a_run_that_was_killed_asks_about_the_step_of_which_nobody_knows() {
+    let place = Place::new();
+    place.write("chain.yaml", CHAIN);
+    let (mut child, id, _out) = begin(&place, &["run", "chain.yaml"]);
+    wait_for(&place.file("begun"));
+    signal(&child, Signal::KILL);
+    child.wait().unwrap();
+    place.write("go", "");
+    let mut seen = Transcript::new(&place);
+    assert_eq!(seen.run(&["resume", &id]).code, 12);
+    assert_eq!(status(&place, &id), "paused");
+    assert_eq!(seen.run(&["resume", &id]).code, 12, "it asks again, and runs nothing");
+    assert_eq!(effects(&place), ["one", "two"]);
+    assert_eq!(seen.run(&["resume", &id, "--done", "one"]).code, 2);
+    assert_eq!(seen.run(&["resume", &id, "--done", "two", "--again", "two"]).code, 2);
+    assert_eq!(seen.run(&["resume", &id, "--done", "two={\"code\":0}"]).code, 0);
+    assert_eq!(effects(&place), ["one", "two", "three"]);
+    assert_eq!(step(&place, &id, "two")["output"], json!({"code": 0}));
+    assert_eq!(seen.run(&["resume", &id]).code, 0);
+    assert_eq!(effects(&place), ["one", "two", "three"]);
+    assert_seen!("killed_run", seen.end());
+}
+
+#[test]
+fn a_step_that_is_run_again_has_the_key_it_had() {
+    let place = Place::new();
+    place.write("chain.yaml", CHAIN);
+    let (mut child, id, _out) = begin(&place, &["run", "chain.yaml"]);
+    wait_for(&place.file("begun"));
+    signal(&child, Signal::KILL);
+    child.wait().unwrap();
+    place.write("go", "");
+    assert_eq!(place.run(&["resume", &id]).code, 12);
+    place.ok(&["resume", &id, "--again", "two"]);
+    assert_eq!(effects(&place), ["one", "two", "two", "three"]);
+    let all = std::fs::read_to_string(place.file("effects")).unwrap();
+    let keys: Vec<&str> = all.lines().filter(|line| line.starts_with("two")).collect();
+    assert_eq!(keys[0], keys[1]);
+    assert_eq!(keys[0].split(' ').next_back().unwrap(), text(&step(&place, &id, "two"), "/key"));
+}
+
+#[test]
+fn a_person_who_stops_a_run_finds_it_paused_and_goes_on() {
+    for how in [Signal::INT, Signal::TERM] {
+        let place = Place::new();
+        place.write("chain.yaml", CHAIN.replace("two: {", "two: {idempotent: true, "));
+        let (mut child, id, out) = begin(&place, &["run", "chain.yaml"]);
+        wait_for(&place.file("begun"));
+        signal(&child, how);
+        let lines: Vec<String> = out.lines().map(Result::unwrap).collect();
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        let end: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+        assert_eq!(text(&end, "/end"), "stopped");
+        assert_eq!(status(&place, &id), "paused");
+        place.write("go", "");
+        place.ok(&["resume", &id]);
+        assert_eq!(effects(&place), ["one", "two", "two", "three"]);
+    }
+}
+
+#[test]
+fn who_stops_a_run_twice_does_not_wait() {
+    let place = Place::new();
+    // A step that does not end when it is told to.
+    let stubborn = "trap \"\" TERM INT; touch begun; while test ! -e go; do sleep 0.05; done";
+    let graph = json!({"nodes": {"a": {"action": "shell", "with": {"command": stubborn}}}});
+    place.write("stubborn.json", graph.to_string());
+    let (mut child, id, out) = begin(&place, &["run", "stubborn.json"]);
+    wait_for(&place.file("begun"));
+    signal(&child, Signal::INT);
+    // The second one comes while the first is dealt with.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    signal(&child, Signal::INT);
+    let lines: Vec<String> = out.lines().map(Result::unwrap).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!lines.last().is_some_and(|line| line.contains("\"end\"")), "it did not wait for the grace to end");
+    place.write("go", "");
+    assert_eq!(place.run(&["resume", &id]).code, 12, "nobody knows whether the step had its effect");
+}
+
+#[test]
+fn a_run_that_fails_pauses_and_goes_on_when_the_reason_is_gone() {
+    let place = Place::new();
+    place.write(
+        "net.yaml",
+        "memory: {tries: 1}
+nodes:
+  one: {action: shell, with: {command: 'echo one >> effects'}}
+  two: {action: shell, with: {command: 'test -e network && echo two >> effects'}, retry: {attempts: 2, backoff: 1ms}}
+edges: [{from: one, to: two}]
+outputs: {tries: memory.tries}
+",
+    );
+    let mut seen = Transcript::new(&place);
+    assert_eq!(seen.run(&["run", "net.yaml"]).code, 10);
+    seen.run(&["steps", "last"]);
+    place.write("network", "");
+    assert_eq!(seen.run(&["resume", "last", "--set", "memory.tries=2"]).code, 0);
+    assert_eq!(effects(&place), ["one", "two"], "what is done is skipped, what failed is tried again");
+    assert_seen!("paused_run", seen.end());
+}
+
+#[test]
+fn a_graph_that_changed_is_gone_on_with_or_refused_with_the_difference() {
+    let place = Place::new();
+    let graph = |two: &str, three: &str| {
+        format!(
+            "nodes:
+  one: {{action: shell, with: {{command: 'echo one >> effects'}}}}
+  two: {{action: ask, with: {{question: '{two}'}}}}
+  {three}: {{action: shell, with: {{command: 'echo {three} >> effects'}}}}
+edges: [{{from: one, to: two}}, {{from: two, to: {three}}}]
+"
+        )
+    };
+    place.write("g.yaml", graph("Go on?", "three"));
+    let mut seen = Transcript::new(&place);
+    assert_eq!(seen.run(&["run", "g.yaml"]).code, 11);
+    place.write("g.yaml", graph("Really?", "three"));
+    assert_eq!(seen.run(&["resume", "last"]).code, 11, "it goes on as it was begun, and says that the file is another");
+    assert_eq!(seen.run(&["resume", "last", "--graph", "g.yaml"]).code, 1);
+    place.write("g.yaml", graph("Go on?", "four"));
+    place.ok(&["answer", "last", "two", "yes"]);
+    assert_eq!(seen.run(&["resume", "last", "--graph", "g.yaml"]).code, 0);
+    assert_eq!(effects(&place), ["one", "four"]);
+    assert_seen!("changed_graph", seen.end());
+}
+
+#[test]
+fn a_question_may_be_answered_before_it_is_asked_and_only_where_one_is() {
+    let place = Place::new();
+    place.write("plan.yaml", PLAN);
+    place.write("model.yaml", SCRIPT);
+    let mut seen = Transcript::new(&place);
+    assert_eq!(place.run(&["run", "plan.yaml", "--model", "scripted/model.yaml"]).code, 11);
+    assert_eq!(seen.run(&["answer", "last", "find", "x"]).code, 3);
+    assert_eq!(seen.run(&["answer", "last", "colour", "green"]).code, 2);
+    assert_eq!(seen.run(&["approve", "last", "publish", "--deny"]).code, 0);
+    assert_eq!(seen.run(&["answer", "last", "colour", "red"]).code, 0);
+    assert_eq!(seen.run(&["resume", "last", "--model", "scripted/model.yaml"]).code, 10, "it was denied");
+    assert_eq!(seen.run(&["approve", "last", "publish", "--change"]).code, 0);
+    assert_eq!(seen.run(&["resume", "last", "--model", "scripted/model.yaml"]).code, 0);
+    let chat = place.session("No run", &["hello"]);
+    assert_eq!(seen.run(&["resume", &chat]).code, 2);
+    assert_eq!(seen.run(&["steps", &chat]).code, 3);
+    assert_eq!(seen.run(&["answer", &chat, "a", "b"]).code, 3);
+    assert_seen!("answers", seen.end());
+}
+
+#[test]
+fn a_run_may_begin_in_a_session_that_is_there_once() {
+    let place = Place::new();
+    place.write(
+        "a.yaml",
+        "memory: {n: 1}\nnodes: {a: {action: set, with: {n: {cel: memory.n + 1}}}}\noutputs: {n: memory.n}\n",
+    );
+    let id = place.session("Mine", &["hello"]);
+    assert_eq!(place.ok(&["run", "a.yaml", "--session", &id, "--input", "n=4"]), "n: 5");
+    assert_eq!(status(&place, &id), "completed");
+    assert_eq!(place.texts(&id), ["hello"]);
+    let other = place.session("Other", &[]);
+    let ran = place.run(&["run", "a.yaml", "--session", &other]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let ran = place.run(&["run", "a.yaml", "--session", &other]);
+    assert_ne!(ran.code, 0);
+}
+
+#[test]
+fn timers_are_fired_once_by_whoever_works() {
+    let place = Place::new();
+    place.write(
+        "timer.yaml",
+        "nodes:
+  nap: {action: wait, with: {for: 700ms}}
+  after: {action: shell, with: {command: 'echo after >> effects'}}
+edges: [{from: nap, to: after}]
+",
+    );
+    for _ in 0..3 {
+        assert_eq!(place.run(&["run", "timer.yaml", "--patience", "0s"]).code, 11);
+    }
+    assert_eq!(place.run(&["work", "--once"]).code, 0, "nothing is due yet");
+    let workers: Vec<Child> = (0..2).map(|_| place.command(["work", "--until-idle"]).spawn().unwrap()).collect();
+    for worker in workers {
+        let ran = Ran::of(worker.wait_with_output().unwrap());
+        assert_eq!(ran.code, 0, "{}", ran.err);
+    }
+    assert_eq!(effects(&place), ["after", "after", "after"]);
+    let list = place.json(&["sessions", "list", "--status", "completed"]);
+    assert_eq!(list["sessions"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn a_worker_goes_on_until_it_is_stopped_and_leaves_runs_that_somebody_paused() {
+    let place = Place::new();
+    place.write("timer.yaml", "nodes: {nap: {action: wait, with: {for: 200ms}}}\n");
+    assert_eq!(place.run(&["run", "timer.yaml", "--patience", "0s"]).code, 11);
+    let id = text(&place.json(&["sessions", "list"]), "/sessions/0/sessionId").to_owned();
+    place.ok(&["sessions", "pause", &id]);
+    std::thread::sleep(std::time::Duration::from_millis(250));
+    assert_eq!(place.run(&["work", "--until-idle"]).code, 0);
+    assert_eq!(status(&place, &id), "paused");
+    let child = place.command(["work"]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    signal(&child, Signal::TERM);
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    assert_eq!((ran.code, ran.out.as_str()), (0, ""));
+}
+
+#[test]
+fn a_long_chain_of_steps_that_are_done_at_once_needs_no_stack() {
+    let place = Place::new();
+    let node = |at: usize| match at {
+        0 => "  n0: {action: set, with: {k: 0}}\n".to_owned(),
+        _ => format!("  n{at}: {{action: set, with: {{k: {at}}}, needs: [n{}]}}\n", at - 1),
+    };
+    let nodes: String = (0..600).map(node).collect();
+    place.write("chain.yaml", format!("memory: {{k: 0}}\nnodes:\n{nodes}outputs: {{last: memory.k}}\n"));
+    assert_eq!(place.ok(&["run", "chain.yaml"]), "last: 599");
+}
+
+/// Which checkpoints are taken is said by the settings, for a session, and for one run.
+#[test]
+fn the_policy_may_be_said_for_a_session_and_for_a_run() {
+    let place = Place::new();
+    place.write(
+        "g.yaml",
+        "nodes:
+  a: {action: shell, with: {command: 'true'}}
+  b: {action: ask, with: {question: Well?}, needs: a}
+  c: {action: shell, with: {command: 'true'}, needs: b}
+",
+    );
+    let triggers = |id: &str| {
+        let all = place.json(&["sessions", "checkpoints", id, "-n", "100"]);
+        let list = all["checkpoints"].as_array().unwrap().iter().map(|one| text(one, "/type").to_owned());
+        list.collect::<Vec<String>>()
+    };
+    let edges = ["--policy", "triggers.edge_transition=true", "--policy", "triggers.node_start=false"];
+    assert_eq!(place.run(&[&["run", "g.yaml"][..], &edges].concat()).code, 11);
+    let id = text(&place.json(&["sessions", "list"]), "/sessions/0/sessionId").to_owned();
+    let before = triggers(&id);
+    assert!(before.contains(&"edge_transition".to_owned()) && !before.contains(&"node_start".to_owned()), "{before:?}");
+    place.ok(&["answer", &id, "b", "yes"]);
+    place.ok(&["resume", &id, "--policy", "triggers.node_start=true"]);
+    assert!(triggers(&id).contains(&"node_start".to_owned()));
+    let shown = place.json(&["sessions", "inspect", &id, "latest"]);
+    assert_eq!((text(&shown, "/current_node"), &shown["next_node"]), ("c", &Value::Null));
+    let wrong = place.run(&["run", "g.yaml", "--policy", "triggers.edge_transitoin=true"]);
+    assert_eq!(wrong.code, 2, "{wrong:?}");
+    assert!(wrong.err.contains("edge_transition"), "{}", wrong.err);
+}
+
+/// An approval that was given for one draft does not count for another.
+#[test]
+fn a_run_that_is_set_back_asks_again() {
+    let place = Place::new();
+    place.write(
+        "g.yaml",
+        "nodes:
+  draft: {action: shell, with: {command: 'echo draft >> effects'}}
+  ok: {action: approve, with: {question: Ship?}, needs: draft}
+  ship: {action: shell, with: {command: 'echo ship >> effects'}, needs: ok}
+",
+    );
+    assert_eq!(place.run(&["run", "g.yaml"]).code, 11);
+    place.ok(&["approve", "last", "ok"]);
+    place.ok(&["resume", "last"]);
+    let all = place.json(&["sessions", "checkpoints", "last", "-n", "100"]);
+    let first = all["checkpoints"].as_array().unwrap().iter().find(|one| one["description"] == json!("before draft"));
+    let first = text(first.unwrap(), "/checkpoint_id").to_owned();
+    let again = ["resume", "last", "--reopen", "--checkpoint", &first];
+    let ran = place.run(&again);
+    assert_eq!(ran.code, 12, "what was begun there is asked about: {}", ran.err);
+    let ran = place.run(&["resume", "last", "--again", "draft"]);
+    assert_eq!((ran.code, effects(&place)), (11, vec!["draft".into(), "ship".into(), "draft".into()]), "{}", ran.err);
+}
