@@ -98,6 +98,12 @@ async def add(
     return Head(timeline, length)
 
 
+async def new_session_id(store: AsyncMilepost) -> str:
+    """An id for a session that is to be begun."""
+    id: str = await _milepost.new_session_id(asyncio.get_running_loop(), store._engine)
+    return id
+
+
 async def branch_at(store: AsyncMilepost, session: str, seq: int, fields: dict[str, JSON]) -> str:
     """Begins a session that shares everything up to and with an entry, and that nobody holds."""
     made: str = await _milepost.branch_at(asyncio.get_running_loop(), store._engine, session, seq, fields)

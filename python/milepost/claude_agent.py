@@ -363,29 +363,39 @@ class MilepostSessionStore(SessionStore):
     async def _open(self, store: AsyncMilepost, name: str, key: SessionKey) -> _Known:
         """The session of a key, or a new one."""
         record = await store.record(_RECORD, name)
-        id = None if record is None else str(json.loads(record.value)["session"])
-        if id is not None:
+        named = {} if record is None else json.loads(record.value)
+        version = None if record is None else record.version
+        if not named or not (named.get("new") or await self._is_there(store, named["session"])):
+            # Named before it is there: whoever is killed in between leaves nothing that nobody finds. One that was deleted
+            # gets another id, since others may remember what it was.
+            named = {"session": await _adapt.new_session_id(store), "new": True}
+            version = await store.put_record(_RECORD, name, json.dumps(named).encode(), expected=version)
+        id = str(named["session"])
+        if named.get("new"):
             try:
-                await store.session(id)
-            except NotFound:
-                id = None
-        if id is None:
-            id = await store.create_shared(
-                project=_project(key["project_key"]),
-                agent=AGENT,
-                task=_adapt.name(key["session_id"]),
-                extra={"claude": {"project_key": key["project_key"], "session_id": key["session_id"]}},
-            )
-            value = json.dumps({"session": id}).encode()
-            try:
-                await store.put_record(_RECORD, name, value, expected=None if record is None else record.version)
+                await store.create_shared(
+                    id=id,
+                    project=_project(key["project_key"]),
+                    agent=AGENT,
+                    task=_adapt.name(key["session_id"]),
+                    extra={"claude": {"project_key": key["project_key"], "session_id": key["session_id"]}},
+                )
             except Conflict:
-                await store.delete(id)
-                raise
+                # Another process began it.
+                pass
+            await store.put_record(_RECORD, name, json.dumps({"session": id}).encode(), expected=version)
         known = self._known[name] = _Known(id)
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
         return known
+
+    @staticmethod
+    async def _is_there(store: AsyncMilepost, id: str) -> bool:
+        try:
+            await store.session(id)
+        except NotFound:
+            return False
+        return True
 
     @staticmethod
     async def _read_uuids(store: AsyncMilepost, known: _Known, channel: str) -> set[str]:

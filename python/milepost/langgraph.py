@@ -25,7 +25,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -40,12 +40,26 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import milepost
 from milepost import _milepost
 from milepost.errors import NotFound
 
-__all__ = ["MilepostSaver"]
+__all__ = ["Imported", "MilepostSaver"]
+
+
+class Imported(NamedTuple):
+    """What was brought over from another checkpointer."""
+
+    threads: int
+    """Threads looked at."""
+    checkpoints: int
+    """Checkpoints that are new here."""
+    known: int
+    """Checkpoints that were here already."""
+    writes: int
+    """Pending writes that are new here."""
 
 
 class MilepostSaver(BaseCheckpointSaver[str]):
@@ -96,22 +110,29 @@ class MilepostSaver(BaseCheckpointSaver[str]):
 
     def session(self, thread_id: str, checkpoint_ns: str = "") -> str:
         """The Milepost session of a thread's namespace."""
-        page = self.store.sessions(agent="langgraph", task=str(thread_id), stage=checkpoint_ns or None)
-        for session in page.sessions:
-            if session.extra["langgraph"]["namespace"] == checkpoint_ns:
-                return session.id
+        session: str | None = self._inner.session(None, str(thread_id), checkpoint_ns)
+        if session is not None:
+            return session
         raise NotFound(f"no thread {thread_id!r} with namespace {checkpoint_ns!r}: run the graph first")
 
     # Reading.
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """One checkpoint of a thread, or the newest."""
-        return self._tuple(config, self._inner.get(None, *_place(config), get_checkpoint_id(config)))
+        found = self._inner.get(None, *self._reading(), *_place(config), get_checkpoint_id(config))
+        return self._tuple(config, found)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The same with an event loop."""
-        found = await self._inner.get(asyncio.get_running_loop(), *_place(config), get_checkpoint_id(config))
+        loop = asyncio.get_running_loop()
+        found = await self._inner.get(loop, *self._reading(), *_place(config), get_checkpoint_id(config))
         return self._tuple(config, found)
+
+    def _reading(self) -> tuple[Any, bool]:
+        """What makes objects of bytes, and whether it is LangGraph's own serializer, whose messages are known."""
+        serde = self.serde
+        is_own = type(serde) is JsonPlusSerializer and getattr(serde, "_custom_unpack_ext_hook", True) is False
+        return serde.loads_typed, is_own
 
     def _tuple(self, config: RunnableConfig, found: Any) -> CheckpointTuple | None:
         if found is None:
@@ -119,7 +140,8 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         thread, namespace, id, _, skeleton, _, values, _ = found
         loads = self.serde.loads_typed
         checkpoint = cast(Checkpoint, loads(skeleton))
-        checkpoint["channel_values"] = {channel: loads((word, value)) for channel, word, value in values}
+        known = {channel: value if word is None else loads((word, value)) for channel, word, value in values}
+        _give(checkpoint, known)
         self._inner.given(thread, namespace, id, checkpoint)
         return self._complete(found, checkpoint, config if get_checkpoint_id(config) else None)
 
@@ -145,7 +167,9 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Checkpoints, those with the greatest ids first. Items of lists that several of them have are shared."""
-        yield from self._tuples(self._inner.list(None, *_listing(config, before), filter or {}, limit))
+        yield from self._tuples(
+            self._inner.list(None, *self._reading(), *_listing(config, before, limit), filter or {})
+        )
 
     async def alist(
         self,
@@ -157,19 +181,16 @@ class MilepostSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """The same with an event loop."""
         loop = asyncio.get_running_loop()
-        for found in self._tuples(await self._inner.list(loop, *_listing(config, before), filter or {}, limit)):
+        listed = await self._inner.list(loop, *self._reading(), *_listing(config, before, limit), filter or {})
+        for found in self._tuples(listed):
             yield found
 
     def _tuples(self, listed: Any) -> Iterator[CheckpointTuple]:
-        pool, all = listed
         loads = self.serde.loads_typed
-        items = loads(("msgpack", pool))
-        for found in all:
+        for found in listed:
             checkpoint = cast(Checkpoint, loads(found[4]))
-            checkpoint["channel_values"] = {
-                channel: [items[number] for number in value] if word is None else loads((word, value))
-                for channel, word, value in found[6]
-            }
+            known = {channel: value if word is None else loads((word, value)) for channel, word, value in found[6]}
+            _give(checkpoint, known)
             yield self._complete(found, checkpoint)
 
     # Writing.
@@ -297,6 +318,21 @@ class MilepostSaver(BaseCheckpointSaver[str]):
             case _:
                 raise ValueError(f"there is no pruning strategy {strategy!r}: use keep_latest or delete")
 
+    # Moving in.
+
+    def import_threads(self, source: str, threads: Sequence[str] = (), *, dry_run: bool = False) -> Imported:
+        """Brings threads over that LangGraph's own checkpointer keeps, with every checkpoint and write as it is there.
+
+        `source` is `sqlite:PATH` (SqliteSaver) or `postgres://…` (PostgresSaver); `threads` are those to take, all when left out.
+        It can be done again: only what is new comes over. The old store is only read.
+        """
+        return Imported(*self._inner.import_threads(None, source, [str(thread) for thread in threads], dry_run))
+
+    async def aimport_threads(self, source: str, threads: Sequence[str] = (), *, dry_run: bool = False) -> Imported:
+        """The same with an event loop."""
+        loop = asyncio.get_running_loop()
+        return Imported(*await self._inner.import_threads(loop, source, [str(thread) for thread in threads], dry_run))
+
     # Delta channels.
 
     def get_delta_channel_history(
@@ -334,6 +370,12 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         return f"{number + 1:032}.{random.random():016}"
 
 
+def _give(checkpoint: Checkpoint, values: dict[str, Any]) -> None:
+    """Values that could not be taken apart when they were brought over lie in the checkpoint itself."""
+    within = checkpoint.get("channel_values")
+    checkpoint["channel_values"] = {**within, **values} if within else values
+
+
 def _place(config: RunnableConfig) -> tuple[str, str]:
     configurable = config["configurable"]
     return str(configurable["thread_id"]), configurable.get("checkpoint_ns") or ""
@@ -344,11 +386,12 @@ def _config(thread: str, namespace: str, id: str) -> RunnableConfig:
 
 
 def _listing(
-    config: RunnableConfig | None, before: RunnableConfig | None
-) -> tuple[str | None, str | None, str | None, str | None]:
+    config: RunnableConfig | None, before: RunnableConfig | None, limit: int | None
+) -> tuple[str | None, str | None, str | None, str | None, int | None]:
     thread = namespace = id = None
     if config is not None:
         configurable = config["configurable"]
         thread, namespace = str(configurable["thread_id"]), configurable.get("checkpoint_ns")
         id = get_checkpoint_id(config)
-    return thread, namespace, id, None if before is None else get_checkpoint_id(before)
+    most = None if limit is None else max(limit, 0)
+    return thread, namespace, id, None if before is None else get_checkpoint_id(before), most

@@ -64,6 +64,8 @@ __all__ = ["MilepostSession"]
 
 MAIN = "main"
 _RECORD = "openai-session"
+# How often it is looked, every 50 ms, whether another process has begun a session.
+_PATIENCE = 100
 _USAGE = ("metrics", "openai_agents")
 _log = logging.getLogger(__name__)
 
@@ -341,7 +343,8 @@ class MilepostSession:
         index = await self._index()
         name = branch_id or await self._current(index)
         branch = index["branches"].get(name)
-        if branch is None and name == MAIN:
+        # What is named but was not begun holds nothing yet.
+        if name == MAIN and (branch is None or branch.get("new")):
             return await self._create() if create else None
         if branch is None:
             raise ValueError(f"Branch '{name}' does not exist")
@@ -351,33 +354,66 @@ class MilepostSession:
         return session
 
     async def _create(self, gone: str | None = None) -> str:
-        """Begins the main branch, unless another process was first. `gone` is the one that was deleted."""
-        store = await self._place.store()
-        title = self._new["title"] or _adapt.name(self.session_id)
-        extra = {"openai": {"session_id": _adapt.name(self.session_id), "branch": MAIN}}
-        task = _adapt.name(self.session_id)
-        made = await store.create_shared(
-            cast(str, title),
-            task=task,
-            project=cast("str | None", self._new["project"]),
-            agent=cast("str | None", self._new["agent"]),
-            tags=cast("list[str]", self._new["tags"] or ()),
-            extra=extra,
-        )
+        """Begins the main branch, unless another process was first. `gone` is the one that was deleted.
 
-        def change(index: dict[str, JSON]) -> dict[str, JSON]:
+        The record names the session before it is there: whoever is killed in between leaves nothing that nobody finds. One
+        that was deleted gets another id, since others may remember what it was.
+        """
+        store = await self._place.store()
+        fresh = await _adapt.new_session_id(store)
+
+        def name(index: dict[str, JSON]) -> dict[str, JSON]:
             index = {"generation": 0, "branches": {}, "used": [MAIN], **index}
             known = index["branches"].get(MAIN)
             if known is None or known["session"] == gone:
-                index["branches"][MAIN] = {"session": made, "created": _now()}
+                index["branches"][MAIN] = {"session": fresh, "created": _now(), "new": True}
             return index
 
-        index = await _adapt.change_record(store, _RECORD, self._key, change)
+        index = await _adapt.change_record(store, _RECORD, self._key, name)
         session: str = index["branches"][MAIN]["session"]
-        if session != made:
-            await store.delete(made)
+        if index["branches"][MAIN].get("new") and not await self._begin(store, session):
+            return await self._create(gone=session)
         self._main = session
         return session
+
+    async def _begin(self, store: AsyncMilepost, session: str) -> bool:
+        """Begins the session that the record names, unless another process was first, and says so there. False when another
+        began to and never came to an end: it can be begun no more."""
+        try:
+            await store.create_shared(
+                cast(str, self._new["title"] or _adapt.name(self.session_id)),
+                id=session,
+                task=_adapt.name(self.session_id),
+                project=cast("str | None", self._new["project"]),
+                agent=cast("str | None", self._new["agent"]),
+                tags=cast("list[str]", self._new["tags"] or ()),
+                extra={"openai": {"session_id": _adapt.name(self.session_id), "branch": MAIN}},
+            )
+        except Conflict as conflict:
+            if conflict.what != "exists" and not await self._appears(store, session):
+                return False
+
+        def begun(index: dict[str, JSON]) -> dict[str, JSON]:
+            known = index.get("branches", {}).get(MAIN, {})
+            if known.get("session") == session:
+                known.pop("new", None)
+            return index
+
+        index = await _adapt.change_record(store, _RECORD, self._key, begun)
+        # Whoever took too long finds that another has been named.
+        return bool(index["branches"].get(MAIN, {}).get("session") == session)
+
+    @staticmethod
+    async def _appears(store: AsyncMilepost, session: str) -> bool:
+        """Waits a while for a session that another process is about to begin."""
+        for _ in range(_PATIENCE):
+            try:
+                await store.session(session)
+            except NotFound:
+                await asyncio.sleep(0.05)
+            else:
+                return True
+        return False
 
     async def _items(self, branch_id: str | None, last: int | None = None) -> list[tuple[Message, JSON]]:
         store = await self._place.store()
@@ -390,26 +426,34 @@ class MilepostSession:
             return []
         if session is None:
             return []
+        is_main = session == self._main
         try:
             found = await store.messages(session, channel="main", last=last)
         except NotFound:
-            if session != self._main:
+            if not is_main:
                 raise
-            self._main = None
+            self._forget(session)
             return []
         return [(message, _decode(message)) for message in found]
 
     async def _add(self, store: AsyncMilepost, items: list[JSON]) -> None:
         session = await self._session(None, create=True)
         assert session is not None
+        # Asked now: another task may find out meanwhile that it is gone.
+        is_main = session == self._main
         try:
             await self._write(store, session, items)
         except NotFound:
-            # It was deleted for good by someone else: the conversation begins anew.
-            if session != self._main:
+            # Deleted for good by someone else: the conversation begins anew.
+            if not is_main:
                 raise
-            self._main = None
+            self._forget(session)
             await self._write(store, await self._create(gone=session), items)
+
+    def _forget(self, gone: str) -> None:
+        """Another task may know a newer one by now."""
+        if self._main == gone:
+            self._main = None
 
     @staticmethod
     async def _write(store: AsyncMilepost, session: str, items: list[JSON]) -> None:
@@ -582,7 +626,7 @@ class MilepostSession:
         index = await self._index()
         name = branch_id or await self._current(index)
         branch = index["branches"].get(name)
-        if branch is None:
+        if branch is None or branch.get("new"):
             return []
         store = await self._place.store()
         turns = _at(await store.state(branch["session"]), *_USAGE) or {}

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use milepost::model::{Event, Seq, TimelineId};
+use milepost::model::{Event, Seq, SessionId, TimelineId};
 use milepost::{Add, NewMark, SessionPatch, Trigger};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -30,6 +30,18 @@ pub(crate) fn head<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (place, id) = (Arc::clone(&engine.place), session_id(py, session)?);
     let work = async move { Ok(json!(place.shared(id).await?.head().await?)) };
+    run(py, event_loop.as_ref(), work, json_result)
+}
+
+/// An id for a session that is to be begun.
+#[pyfunction]
+pub(crate) fn new_session_id<'py>(
+    py: Python<'py>,
+    event_loop: Option<Bound<'py, PyAny>>,
+    engine: &Engine,
+) -> PyResult<Bound<'py, PyAny>> {
+    let place = Arc::clone(&engine.place);
+    let work = async move { Ok(json!(place.engine().await?.source().id::<SessionId>())) };
     run(py, event_loop.as_ref(), work, json_result)
 }
 

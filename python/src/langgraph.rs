@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use milepost_langgraph::{
-    Found, FoundValue, Listing, NewCheckpoint, NewValue, NewWrite, NewWrites, Part, ThreadKey, arrays,
+    Found, FoundValue, Import, Listing, NewCheckpoint, NewValue, NewWrite, NewWrites, Part, ThreadKey, arrays,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -12,8 +12,9 @@ use serde_json::Value;
 
 use crate::convert::to_json;
 use crate::engine::{Engine, Place};
-use crate::fingerprint::fingerprint;
+use crate::message::Forms;
 use crate::run::run;
+use crate::snapshot::Snapshot;
 
 /// So many threads' newest values are remembered.
 const REMEMBERED: usize = 128;
@@ -23,28 +24,7 @@ struct Seen {
     checkpoint: String,
     versions: Py<PyDict>,
     names: Vec<String>,
-    lists: HashMap<String, Vec<Item>>,
-}
-
-/// An item of a list: kept alive, so that nothing else can be where it is.
-struct Item {
-    object: Py<PyAny>,
-    fingerprint: Option<u64>,
-}
-
-impl Item {
-    fn new(object: Bound<'_, PyAny>) -> Self {
-        let fingerprint = fingerprint(&object);
-        Self { object: object.unbind(), fingerprint }
-    }
-
-    fn is_still(&self, object: &Bound<'_, PyAny>) -> bool {
-        self.object.as_ptr() == object.as_ptr() && self.fingerprint.is_some() && self.fingerprint == fingerprint(object)
-    }
-
-    fn again(&self, py: Python<'_>) -> Self {
-        Self { object: self.object.clone_ref(py), fingerprint: self.fingerprint }
-    }
+    lists: HashMap<String, Vec<Snapshot>>,
 }
 
 type All = Arc<Mutex<HashMap<(String, String), Seen>>>;
@@ -54,14 +34,24 @@ type All = Arc<Mutex<HashMap<(String, String), Seen>>>;
 pub(crate) struct LangGraph {
     place: Arc<Place>,
     seen: All,
+    forms: Arc<Forms>,
+}
+
+/// What was seen last of a thread is taken out to be worked with: nobody holds the lock while objects are made or let go, since
+/// that can run code of Python's, which may come here again.
+fn take(seen: &All, key: &(String, String)) -> Option<Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner).remove(key)
 }
 
 fn remember(seen: &All, key: (String, String), new: Seen) {
     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-    if seen.len() >= REMEMBERED && !seen.contains_key(&key) {
-        seen.clear();
-    }
-    seen.insert(key, new);
+    let forgotten = match seen.len() >= REMEMBERED && !seen.contains_key(&key) {
+        true => std::mem::take(&mut *seen),
+        false => HashMap::new(),
+    };
+    let replaced = seen.insert(key, new);
+    drop(seen);
+    drop((forgotten, replaced));
 }
 
 /// What the serializer makes of an object: its word and the bytes.
@@ -77,15 +67,12 @@ fn dumps(dumps: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<(String
 /// A list against what it was: which items are still there, and what the others are.
 fn compare(
     list: &Bound<'_, PyList>,
-    mut old: Vec<Item>,
+    mut old: Vec<Snapshot>,
     serializer: &Bound<'_, PyAny>,
-) -> PyResult<Option<(Vec<Part>, Vec<Item>)>> {
+) -> PyResult<Option<(Vec<Part>, Vec<Snapshot>)>> {
     let py = list.py();
     let length = list.len();
-    let mut front = 0;
-    while front < length.min(old.len()) && old[front].is_still(&list.get_item(front)?) {
-        front += 1;
-    }
+    let front = Snapshot::front(list, &old);
     let longest = length.min(old.len()) - front;
     let mut back = 0;
     while back < longest && old[old.len() - back - 1].is_still(&list.get_item(length - back - 1)?) {
@@ -96,7 +83,7 @@ fn compare(
     let mut items = old;
     let middle = rest.len() - back;
     let between: HashMap<usize, usize> =
-        rest[..middle].iter().enumerate().map(|(at, item)| (item.object.as_ptr() as usize, at)).collect();
+        rest[..middle].iter().enumerate().map(|(at, item)| (item.root() as usize, at)).collect();
     let new = PyList::empty(py);
     let mut parts = Vec::new();
     if front > 0 {
@@ -112,7 +99,7 @@ fn compare(
             }
             None => {
                 new.append(&object)?;
-                items.push(Item::new(object));
+                items.push(Snapshot::new(&object));
                 parts.push(Part::New(Vec::new()));
             }
         }
@@ -132,8 +119,14 @@ fn compare(
     Ok(Some((parts, items)))
 }
 
-fn value_of(found: FoundValue) -> (String, Vec<u8>) {
-    found.whole()
+impl Seen {
+    /// Copies of the items that a list had, if they are still what they were: quicker than to read them.
+    fn copies<'py>(&mut self, py: Python<'py>, channel: &str, length: usize) -> Option<Bound<'py, PyList>> {
+        let old = self.lists.get_mut(channel).filter(|old| old.len() == length)?;
+        let (copies, next): (Vec<_>, Vec<_>) = old.iter().map(|item| item.copy(py)).collect::<Option<_>>()?;
+        *old = next;
+        PyList::new(py, copies).ok()
+    }
 }
 
 fn pairs<'py>(py: Python<'py>, found: &Found) -> PyResult<Bound<'py, PyList>> {
@@ -164,7 +157,7 @@ fn tuple<'py>(py: Python<'py>, found: &Found, values: Bound<'py, PyAny>) -> PyRe
 impl LangGraph {
     #[new]
     fn new(engine: &Bound<'_, Engine>) -> Self {
-        Self { place: Arc::clone(&engine.get().place), seen: All::default() }
+        Self { place: Arc::clone(&engine.get().place), seen: All::default(), forms: Arc::default() }
     }
 
     /// Keeps a checkpoint.
@@ -187,8 +180,7 @@ impl LangGraph {
         let name = (thread.clone(), namespace.clone());
         let mut new_values = Vec::with_capacity(values.len());
         // Taken out: what was seen is replaced by what is put, or forgotten when that fails.
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
-        let mut seen = seen.filter(|seen| !strict && Some(&seen.checkpoint) == parent.as_ref());
+        let mut seen = take(&self.seen, &name).filter(|seen| !strict && Some(&seen.checkpoint) == parent.as_ref());
         let versions = versions.copy()?;
         let mut next = Seen {
             checkpoint: id.clone(),
@@ -269,23 +261,41 @@ impl LangGraph {
         run(py, event_loop.as_ref(), work, |py, ()| Ok(py.None()))
     }
 
-    /// One checkpoint, or the newest: its values as `(channel, word, bytes)`.
+    /// One checkpoint, or the newest: its values as `(channel, word, bytes)`, or made where there is no word.
+    #[expect(clippy::too_many_arguments, reason = "each is one of the caller's own")]
     fn get<'py>(
         &self,
         py: Python<'py>,
         event_loop: Option<Bound<'py, PyAny>>,
+        loads: Bound<'py, PyAny>,
+        quick: bool,
         thread: String,
         namespace: String,
         id: Option<String>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (place, key) = (Arc::clone(&self.place), ThreadKey::new(thread, namespace));
+        let (seen, forms, loads) = (Arc::clone(&self.seen), Arc::clone(&self.forms), loads.unbind());
         let work = async move { Ok(place.saver().await?.get(&key, id.as_deref()).await?) };
-        run(py, event_loop.as_ref(), work, |py, found| {
+        run(py, event_loop.as_ref(), work, move |py, found| {
             let Some(mut found) = found else { return Ok(py.None()) };
+            let name = (found.key.thread.clone(), found.key.namespace.clone());
+            let mut known = take(&seen, &name);
             let values = PyList::empty(py);
             for (channel, value) in std::mem::take(&mut found.values) {
-                let (word, bytes) = value_of(value);
-                values.append((channel, word, PyBytes::new(py, &bytes)))?;
+                let known = known.as_mut().filter(|known| known.checkpoint == found.id);
+                match value {
+                    FoundValue::Typed(word, bytes) => values.append((channel, word, PyBytes::new(py, &bytes)))?,
+                    FoundValue::List(items) => {
+                        let list = match known.and_then(|known| known.copies(py, &channel, items.len())) {
+                            Some(list) => list,
+                            None => forms.read(py, &items, loads.bind(py), quick)?,
+                        };
+                        values.append((channel, py.None(), list))?;
+                    }
+                }
+            }
+            if let Some(known) = known {
+                remember(&seen, name, known);
             }
             Ok(tuple(py, &found, values.into_any())?.unbind())
         })
@@ -299,39 +309,54 @@ impl LangGraph {
             return Ok(());
         };
         let versions = versions.cast::<PyDict>()?.copy()?.unbind();
+        let name = (thread, namespace);
+        let mut before = take(&self.seen, &name).filter(|before| before.checkpoint == id);
         let mut seen = Seen { checkpoint: id, versions, names: Vec::new(), lists: HashMap::new() };
         for (channel, value) in values.cast::<PyDict>()?.iter() {
             let channel: String = channel.extract()?;
             if let Ok(list) = value.cast_exact::<PyList>() {
-                seen.lists.insert(channel.clone(), list.iter().map(Item::new).collect());
+                // Copies that were made of what was seen have been looked at.
+                let known = before.as_mut().and_then(|before| before.lists.remove(&channel));
+                let known = known.filter(|known| Snapshot::are_of(list, known));
+                let items = known.unwrap_or_else(|| list.iter().map(|item| Snapshot::new(&item)).collect());
+                seen.lists.insert(channel.clone(), items);
             }
             seen.names.push(channel);
         }
-        remember(&self.seen, (thread, namespace), seen);
+        remember(&self.seen, name, seen);
         Ok(())
     }
 
-    /// Checkpoints: a pool of items as one array, and for each checkpoint its values, lists as numbers of the pool.
+    /// Checkpoints; lists are made, of items that those of several checkpoints share.
     #[expect(clippy::too_many_arguments, reason = "each is one of the caller's own")]
     fn list<'py>(
         &self,
         py: Python<'py>,
         event_loop: Option<Bound<'py, PyAny>>,
+        loads: Bound<'py, PyAny>,
+        quick: bool,
         thread: Option<String>,
         namespace: Option<String>,
         id: Option<String>,
         before: Option<String>,
-        filter: Bound<'py, PyDict>,
         limit: Option<usize>,
+        filter: Bound<'py, PyDict>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let Value::Object(filter) = to_json(&filter)? else { return Ok(PyTuple::empty(py).into_any()) };
         let filter = filter.into_iter().collect();
         let listing = Listing { thread, namespace, id, before, filter, limit };
-        let place = Arc::clone(&self.place);
+        let (place, forms, loads) = (Arc::clone(&self.place), Arc::clone(&self.forms), loads.unbind());
         let work = async move { Ok(place.saver().await?.list(&listing).await?) };
-        run(py, event_loop.as_ref(), work, |py, mut all| {
+        run(py, event_loop.as_ref(), work, move |py, mut all| {
             let mut pool: Vec<Arc<[u8]>> = Vec::new();
             let mut places: HashMap<*const u8, usize> = HashMap::new();
+            for item in all.iter().flat_map(|found| &found.values).flat_map(|(_, value)| value.items()) {
+                places.entry(item.as_ptr()).or_insert_with(|| {
+                    pool.push(Arc::clone(item));
+                    pool.len() - 1
+                });
+            }
+            let pool = forms.read(py, &pool, loads.bind(py), quick)?;
             let out = PyList::empty(py);
             for found in &mut all {
                 let values = PyList::empty(py);
@@ -339,20 +364,30 @@ impl LangGraph {
                     match value {
                         FoundValue::Typed(word, bytes) => values.append((channel, word, PyBytes::new(py, &bytes)))?,
                         FoundValue::List(items) => {
-                            let numbers = items.into_iter().map(|item| {
-                                *places.entry(item.as_ptr()).or_insert_with(|| {
-                                    pool.push(item);
-                                    pool.len() - 1
-                                })
-                            });
-                            values.append((channel, py.None(), PyList::new(py, numbers.collect::<Vec<_>>())?))?;
+                            let made = items.iter().filter_map(|item| places.get(&item.as_ptr()));
+                            let made = made.map(|place| pool.get_item(*place)).collect::<PyResult<Vec<_>>>()?;
+                            values.append((channel, py.None(), PyList::new(py, made)?))?;
                         }
                     }
                 }
                 out.append(tuple(py, found, values.into_any())?)?;
             }
-            let pool = arrays::array(pool.iter().map(AsRef::as_ref));
-            Ok((PyBytes::new(py, &pool), out).into_pyobject(py)?.into_any().unbind())
+            Ok(out.into_any().unbind())
+        })
+    }
+
+    /// The session of a thread's namespace; none when there is none.
+    fn session<'py>(
+        &self,
+        py: Python<'py>,
+        event_loop: Option<Bound<'py, PyAny>>,
+        thread: String,
+        namespace: String,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (place, key) = (Arc::clone(&self.place), ThreadKey::new(thread, namespace));
+        let work = async move { Ok(place.saver().await?.session(&key).await?) };
+        run(py, event_loop.as_ref(), work, |py, id| {
+            Ok(id.map(|id| id.to_string()).into_pyobject(py)?.into_any().unbind())
         })
     }
 
@@ -379,6 +414,24 @@ impl LangGraph {
                 out.append((channel, seed, writes))?;
             }
             Ok(out.into_any().unbind())
+        })
+    }
+
+    /// Brings threads over from one of LangGraph's own checkpointers: how many threads, new and known checkpoints, writes.
+    fn import_threads<'py>(
+        &self,
+        py: Python<'py>,
+        event_loop: Option<Bound<'py, PyAny>>,
+        from: String,
+        threads: Vec<String>,
+        dry_run: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let place = Arc::clone(&self.place);
+        let import = Import { from, threads, dry_run };
+        let work = async move { Ok(place.saver().await?.import(&import, &mut |_| {}).await?) };
+        run(py, event_loop.as_ref(), work, |py, done| {
+            let told = (done.threads, done.checkpoints, done.known, done.writes);
+            Ok(told.into_pyobject(py)?.into_any().unbind())
         })
     }
 

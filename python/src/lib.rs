@@ -8,11 +8,12 @@ mod convert;
 mod engine;
 mod error;
 mod exact;
-mod fingerprint;
 mod langgraph;
+mod message;
 mod process;
 mod run;
 mod session;
+mod snapshot;
 
 /// The inner part of the package `milepost`.
 #[pyo3::pymodule]
@@ -20,7 +21,7 @@ mod _milepost {
     #[pymodule_export]
     use super::engine::Engine;
     #[pymodule_export]
-    use super::exact::{add_at, branch_at, head};
+    use super::exact::{add_at, branch_at, head, new_session_id};
     #[pymodule_export]
     use super::langgraph::LangGraph;
     #[pymodule_export]

@@ -76,3 +76,19 @@ def finish(process: subprocess.Popen[str]) -> Any:
     if process.returncode:
         pytest.fail(f"it ended with {process.returncode}: {errors[-3000:]}")
     return json.loads(out) if out.strip() else None
+
+
+class Cut(Exception):
+    """The process ended here."""
+
+
+def cut_off(patch: pytest.MonkeyPatch, before: int) -> None:
+    """Ends the process (nothing is tidied up after a `Cut`) before one of the calls that begin a session."""
+    calls, call = iter(range(100)), milepost.AsyncMilepost._call
+
+    def cut(self: milepost.AsyncMilepost, name: str, *arguments: Any) -> Any:
+        if name in ("create_shared", "put_record") and next(calls) == before:
+            raise Cut
+        return call(self, name, *arguments)
+
+    patch.setattr(milepost.AsyncMilepost, "_call", cut)

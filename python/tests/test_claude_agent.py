@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapters import KINDS, SHARED_KINDS, Elsewhere, anything, finish, opened, same, texts
+from adapters import KINDS, SHARED_KINDS, Cut, Elsewhere, anything, cut_off, finish, opened, same, texts
 from claude_agent_sdk import (
     ClaudeAgentOptions,
     InMemorySessionStore,
@@ -271,6 +271,23 @@ async def test_what_is_deleted_begins_anew(store: milepost.AsyncMilepost) -> Non
     await two.append(KEY, [line(4)])
     assert await one.load(KEY) == [line(3), line(4)] and await one.load(SUB) is None
     assert [found["session_id"] for found in await two.list_sessions("p")] == ["s"]
+
+
+@pytest.mark.parametrize("before", range(4))
+async def test_a_beginning_that_is_cut_off_leaves_nothing_behind(store: milepost.AsyncMilepost, before: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        cut_off(patch, before)
+        try:
+            await MilepostSessionStore(store).append(KEY, [line(1)])
+            lines = [line(1)]
+        except Cut:
+            lines = []
+    assert bool(lines) == (before == 3)
+    again = MilepostSessionStore(store)
+    assert await again.load(KEY) == (lines or None)
+    await again.append(KEY, [line(2)])
+    assert await MilepostSessionStore(store).load(KEY) == [*lines, line(2)]
+    assert len((await store.sessions()).sessions) == 1
 
 
 async def test_a_branch_by_hand_is_not_the_sdks(store: milepost.AsyncMilepost) -> None:

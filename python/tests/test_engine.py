@@ -283,7 +283,11 @@ for number in range(6):
                 held.append(("user", "no"))
             except milepost.errors.Forked:
                 code = 0
+        except BaseException:
+            import traceback
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
     children.append(child)
 codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]

@@ -137,7 +137,7 @@ def test_a_graph_sees_what_it_sees_with_sqlitesaver(scene: str, kind: str, tmp_p
         assert a == b, number
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "s3"])
 def test_parallel_branches_go_on_after_a_crash(kind: str, tmp_path: Path) -> None:
     """What other branches wrote is not done again when one of them failed."""
     seen = []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapters import KINDS, SHARED_KINDS, Elsewhere, anything, finish, opened, same, texts
+from adapters import KINDS, SHARED_KINDS, Cut, Elsewhere, anything, cut_off, finish, opened, same, texts
 from agents import Agent, RunConfig, Runner, function_tool
 from agents.extensions.memory import AdvancedSQLiteSession
 from agents.memory import Session, SessionSettings
@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import milepost
-from milepost import errors
-from milepost.openai_agents import MilepostSession
+from milepost import _adapt, errors
+from milepost.openai_agents import _RECORD, MilepostSession
 
 
 @pytest.fixture(params=KINDS)
@@ -227,6 +227,23 @@ async def test_one_that_was_deleted_for_good_begins_anew(store: milepost.AsyncMi
     assert await session.get_items() == [] and await session.pop_item() is None
     await asyncio.gather(session.add_items([user("new")]), other.add_items([user("new")]))
     assert await session.get_items() == await other.get_items() == [user("new")] * 2
+
+
+@pytest.mark.parametrize("before", range(4))
+async def test_a_beginning_that_is_cut_off_leaves_nothing_behind(store: milepost.AsyncMilepost, before: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        cut_off(patch, before)
+        try:
+            await MilepostSession("a", store).add_items([user("one")])
+            items = [user("one")]
+        except Cut:
+            items = []
+    assert bool(items) == (before == 3)
+    again = MilepostSession("a", store)
+    assert await again.get_items() == items
+    await again.add_items([user("two")])
+    assert await MilepostSession("a", store).get_items() == [*items, user("two")]
+    assert len((await store.sessions()).sessions) == 1
 
 
 def test_it_is_used_from_one_event_loop_after_another(tmp_path: Path) -> None:
@@ -501,6 +518,21 @@ async def test_sixteen_tasks_lose_and_tear_nothing(kind: str, tmp_path: Path) ->
         for name in range(16):
             assert [text for text in found[::2] if text.startswith(f"{name}/")] == [f"{name}/{number}" for number in range(5)]
         assert len((await store.sessions()).sessions) == 1
+
+
+async def test_tasks_begin_together_what_another_process_only_named(store: milepost.AsyncMilepost) -> None:
+    # A process that was killed, or is slow, between the two: the record names a session that is not there.
+    await MilepostSession("named", store).add_items([user("gone")])
+    (record,) = await store.records(_RECORD)
+    index = json.loads(record.value)
+    await store.delete(index["branches"]["main"]["session"])
+    index["branches"]["main"] |= {"session": await _adapt.new_session_id(store), "new": True}
+    await store.put_record(_RECORD, record.key, json.dumps(index).encode(), expected=record.version)
+    session = MilepostSession("named", store)
+    assert await session.get_items() == []
+    await asyncio.gather(*(session.add_items([user(f"{task}")]) for task in range(8)))
+    found = [item["content"] for item in await session.get_items()]  # type: ignore[typeddict-item]
+    assert sorted(found) == [f"{task}" for task in range(8)]
 
 
 ADD = """

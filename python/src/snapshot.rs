@@ -1,0 +1,250 @@
+//! Whether an object is still what it was, without serialising it.
+//!
+//! A snapshot holds on to everything that an object is made of, down to its texts and numbers. Those never change, and while
+//! they are held nothing else can be where they are: an object is what it was if it still has the same parts in the same
+//! places. That is a look at a few pointers for each message, which counts, because every message of a thread is looked at for
+//! every checkpoint. What cannot be looked into has no snapshot, and counts as changed.
+#![expect(unsafe_code, reason = "pointers are compared where they lie: counting references costs more than comparing")]
+
+use std::ptr;
+use std::slice::Iter;
+
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+
+/// Larger and deeper objects have no snapshot.
+const MAX_PARTS: usize = 8192;
+const MAX_DEPTH: usize = 32;
+
+/// How a part is to be looked at: one of these, and above them how many parts it has itself.
+const LEAF: u32 = 0;
+const DICT: u32 = 1;
+const LIST: u32 = 2;
+const TUPLE: u32 = 3;
+/// An object with a dictionary of its fields, and with fields beyond those of its class if it has a part more.
+const FIELDS: u32 = 4;
+const KINDS: u32 = 3;
+
+/// What an object was made of when it was looked at.
+pub(crate) struct Snapshot {
+    /// The object, and its parts in the order in which they are come upon. Kept alive.
+    parts: Vec<Py<PyAny>>,
+    /// What each part is; none when the object cannot be looked into.
+    kinds: Option<Vec<u32>>,
+}
+
+impl Snapshot {
+    pub fn new(object: &Bound<'_, PyAny>) -> Self {
+        let mut taken = Taken { parts: Vec::new(), kinds: Vec::new() };
+        match taken.add(object, 0) {
+            Some(()) => Self { parts: taken.parts, kinds: Some(taken.kinds) },
+            None => Self { parts: vec![object.clone().unbind()], kinds: None },
+        }
+    }
+
+    /// The object.
+    pub fn root(&self) -> *mut ffi::PyObject {
+        self.parts.first().map_or(ptr::null_mut(), Py::as_ptr)
+    }
+
+    /// Whether an object is this one, and still what it was.
+    pub fn is_still(&self, object: &Bound<'_, PyAny>) -> bool {
+        // SAFETY: the object lives, and whoever has it has the interpreter.
+        unsafe { self.is_still_at(object.as_ptr()) }
+    }
+
+    /// # Safety
+    /// The pointer is to a living object, and the caller has the interpreter.
+    unsafe fn is_still_at(&self, object: *mut ffi::PyObject) -> bool {
+        let Some(kinds) = &self.kinds else { return false };
+        let mut walk = Walk { parts: self.parts.iter(), kinds: kinds.iter() };
+        // SAFETY: as the caller says.
+        unsafe { walk.is_same(object) }
+    }
+
+    /// How many of the first items of a list are still what they were.
+    pub fn front(list: &Bound<'_, PyList>, old: &[Self]) -> usize {
+        let is_same = |(at, old): &(usize, &Self)| {
+            // SAFETY: the place is within the list; what lies there lives as long as the list is not changed, and nothing
+            // that runs here changes it.
+            unsafe { old.is_still_at(ffi::PyList_GetItem(list.as_ptr(), at.cast_signed())) }
+        };
+        old.iter().take(list.len()).enumerate().take_while(is_same).count()
+    }
+
+    /// Whether these are the objects of a list, whatever became of them.
+    pub fn are_of(list: &Bound<'_, PyList>, old: &[Self]) -> bool {
+        let is_same = |(at, old): (usize, &Self)| {
+            // SAFETY: as above.
+            unsafe { old.root() == ffi::PyList_GetItem(list.as_ptr(), at.cast_signed()) }
+        };
+        list.len() == old.len() && old.iter().enumerate().all(is_same)
+    }
+
+    /// A copy of the object that shares nothing that can change, with a snapshot of it. None when the object changed, or is
+    /// something else than a dictionary of texts and numbers.
+    pub fn copy<'py>(&self, py: Python<'py>) -> Option<(Bound<'py, PyAny>, Self)> {
+        let (object, kinds) = (self.parts.first()?.bind(py), self.kinds.as_ref()?);
+        let dict = object.cast_exact::<PyDict>().ok()?;
+        if kinds.iter().skip(1).any(|kind| *kind != LEAF) || !self.is_still(object) {
+            return None;
+        }
+        let copy = dict.copy().ok()?.into_any();
+        let mut parts = Vec::with_capacity(self.parts.len());
+        parts.push(copy.clone().unbind());
+        parts.extend(self.parts.iter().skip(1).map(|part| part.clone_ref(py)));
+        Some((copy, Self { parts, kinds: Some(kinds.clone()) }))
+    }
+
+    pub fn again(&self, py: Python<'_>) -> Self {
+        Self { parts: self.parts.iter().map(|part| part.clone_ref(py)).collect(), kinds: self.kinds.clone() }
+    }
+}
+
+/// A snapshot in the making.
+struct Taken {
+    parts: Vec<Py<PyAny>>,
+    kinds: Vec<u32>,
+}
+
+impl Taken {
+    fn push(&mut self, object: &Bound<'_, PyAny>, kind: u32, parts: usize) -> Option<()> {
+        if self.parts.len() >= MAX_PARTS {
+            return None;
+        }
+        self.parts.push(object.clone().unbind());
+        self.kinds.push(kind | u32::try_from(parts).ok().filter(|parts| *parts < 1 << (32 - KINDS))? << KINDS);
+        Some(())
+    }
+
+    fn add(&mut self, object: &Bound<'_, PyAny>, depth: usize) -> Option<()> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        if let Ok(dict) = object.cast_exact::<PyDict>() {
+            self.push(object, DICT, dict.len())?;
+            for (key, value) in dict.iter() {
+                if !is_leaf(&key) {
+                    return None;
+                }
+                self.push(&key, LEAF, 0)?;
+                self.add(&value, depth + 1)?;
+            }
+        } else if let Ok(list) = object.cast_exact::<PyList>() {
+            self.push(object, LIST, list.len())?;
+            for item in list.iter() {
+                self.add(&item, depth + 1)?;
+            }
+        } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+            self.push(object, TUPLE, tuple.len())?;
+            for item in tuple.iter() {
+                self.add(&item, depth + 1)?;
+            }
+        } else if is_leaf(object) {
+            self.push(object, LEAF, 0)?;
+        } else {
+            return self.other(object, depth);
+        }
+        Some(())
+    }
+
+    /// An object with fields, or a value that never changes.
+    fn other(&mut self, object: &Bound<'_, PyAny>, depth: usize) -> Option<()> {
+        let py = object.py();
+        // What is a list or a dictionary besides has contents that are not among its fields.
+        if object.is_instance_of::<PyDict>() || object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
+        {
+            return None;
+        }
+        let Ok(fields) = object.getattr(intern!(py, "__dict__")) else {
+            // Whatever can be changed and has no fields has no hash either.
+            object.hash().ok()?;
+            return self.push(object, LEAF, 0);
+        };
+        let fields = fields.cast_into_exact::<PyDict>().ok()?;
+        let extra = object.getattr(intern!(py, "__pydantic_extra__")).ok();
+        let extra = extra.and_then(|extra| extra.cast_into_exact::<PyDict>().ok());
+        self.push(object, FIELDS, usize::from(extra.is_some()))?;
+        self.add(&fields, depth + 1)?;
+        extra.map_or(Some(()), |extra| self.add(&extra, depth + 1))
+    }
+}
+
+/// Whether an object never changes and has no parts.
+fn is_leaf(object: &Bound<'_, PyAny>) -> bool {
+    object.is_exact_instance_of::<PyString>()
+        || object.is_none()
+        || object.is_exact_instance_of::<PyBool>()
+        || object.is_exact_instance_of::<PyInt>()
+        || object.is_exact_instance_of::<PyFloat>()
+        || object.is_exact_instance_of::<PyBytes>()
+}
+
+/// A way through a snapshot beside the object.
+struct Walk<'a> {
+    parts: Iter<'a, Py<PyAny>>,
+    kinds: Iter<'a, u32>,
+}
+
+impl Walk<'_> {
+    /// # Safety
+    /// The pointer is to a living object, and the caller has the interpreter. No code of Python's own runs in here: nothing
+    /// changes while it is looked at.
+    unsafe fn is_same(&mut self, object: *mut ffi::PyObject) -> bool {
+        let (Some(part), Some(kind)) = (self.parts.next(), self.kinds.next()) else { return false };
+        if part.as_ptr() != object {
+            return false;
+        }
+        let count = (kind >> KINDS) as isize;
+        // SAFETY: the part is what the snapshot says, since an object's type does not change in these; it lives, because
+        // the snapshot holds it, and so do its items, because it holds them.
+        unsafe {
+            match kind & ((1 << KINDS) - 1) {
+                DICT => self.is_same_dict(object, count),
+                LIST => {
+                    ffi::PyList_Size(object) == count
+                        && (0..count).all(|at| self.is_same(ffi::PyList_GetItem(object, at)))
+                }
+                TUPLE => (0..count).all(|at| self.is_same(ffi::PyTuple_GetItem(object, at))),
+                FIELDS => self.has_same_fields(object, count > 0),
+                _ => true,
+            }
+        }
+    }
+
+    /// # Safety
+    /// As above, of a dictionary.
+    unsafe fn is_same_dict(&mut self, dict: *mut ffi::PyObject, count: isize) -> bool {
+        // SAFETY: as the caller says; keys and values are lent by the dictionary, which nothing changes meanwhile.
+        unsafe {
+            let mut left = count;
+            let (mut at, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
+            while ffi::PyDict_Next(dict, &mut at, &mut key, &mut value) != 0 {
+                left -= 1;
+                if left < 0 || !self.is_same(key) || !self.is_same(value) {
+                    return false;
+                }
+            }
+            left == 0
+        }
+    }
+
+    /// # Safety
+    /// As above, of an object with fields.
+    unsafe fn has_same_fields(&mut self, object: *mut ffi::PyObject, has_extra: bool) -> bool {
+        // SAFETY: the fields are given as a reference of our own, which is given back. Those beyond the class's are looked
+        // at where they were: whatever replaces that dictionary replaces the fields, too.
+        unsafe {
+            let fields = ffi::PyObject_GenericGetDict(object, ptr::null_mut());
+            if fields.is_null() {
+                ffi::PyErr_Clear();
+                return false;
+            }
+            let is_same = self.is_same(fields);
+            ffi::Py_DecRef(fields);
+            is_same && (!has_extra || self.parts.as_slice().first().is_some_and(|extra| self.is_same(extra.as_ptr())))
+        }
+    }
+}
