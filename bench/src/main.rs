@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use milepost_bench::bare::BareAppender;
 use milepost_bench::groups::store::{self, Place, Plan};
-use milepost_bench::groups::{backends, engine};
+use milepost_bench::groups::{backends, engine, runner};
 use milepost_bench::milepost::{Hand, Milepost, url_in};
 use milepost_bench::peers::{LanggraphSqlite, Shape};
 use milepost_bench::plain_sqlite::PlainSqlite;
@@ -29,6 +29,7 @@ const USAGE: &str = "usage: milepost-bench COMMAND [--OPTION VALUE]…
   backends --python PATH [--dir DIR] [--quick]    the figures of the group `backends`, on the servers that
                                                   MILEPOST_TEST_POSTGRES and MILEPOST_TEST_S3 name
   engine --command PATH [--dir DIR] [--quick]     the figures of the group `engine`; PATH is the `milepost` command
+  runner --python PATH [--dir DIR] [--quick]      the figures of the group `runner`
 parts of groups, for a closer look or a profiler:
   workload --out FILE [--steps N] [--session N]   write workload L as JSON lines
   bare [--dir DIR] [--appends N]                  4 KiB append + fdatasync
@@ -63,6 +64,7 @@ fn run() -> Result<ExitCode> {
         "store" => return store_group(&options),
         "backends" => return backends_group(&options),
         "engine" => return engine_group(&options),
+        "runner" => return runner_group(&options),
         "workload" => write_workload(&options)?,
         "bare" => bare(&options)?,
         "save" => save(&options)?,
@@ -100,6 +102,12 @@ fn engine_group(options: &Options) -> Result<ExitCode> {
     let plan = if options.flag("quick") { engine::Plan::quick() } else { engine::Plan::full() };
     let place = engine::Place { dir: options.dir(), command: options.path("command").unwrap_or(beside) };
     Ok(verdict("engine", engine::run(&plan, &place)?))
+}
+
+fn runner_group(options: &Options) -> Result<ExitCode> {
+    let python = options.path("python").ok_or("runner needs --python PATH")?;
+    let plan = if options.flag("quick") { runner::Plan::quick() } else { runner::Plan::full() };
+    Ok(verdict("runner", runner::run(&plan, &runner::Place { dir: options.dir(), python })?))
 }
 
 fn verdict(group: &str, short: usize) -> ExitCode {

@@ -93,6 +93,25 @@ impl LanggraphPostgres {
     }
 }
 
+/// What running a chain of nodes measured.
+#[derive(Debug)]
+pub struct ChainRun {
+    /// From the first node to the last.
+    pub seconds: f64,
+    /// Everything that the peer printed, versions included.
+    pub all: Value,
+}
+
+/// LangGraph runs a chain of nodes that do nothing, with its `SqliteSaver`, in a new database below `dir`. `durability`
+/// is its own word: `async` is its default, `sync` waits for each checkpoint.
+pub fn chain(python: &Path, steps: usize, dir: &Path, durability: &str) -> Result<ChainRun> {
+    let mut command = Command::new(python);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/langgraph_chain.py"));
+    command.args(["--steps", &steps.to_string(), "--durability", durability, "--dir"]).arg(dir);
+    let all = answer(&mut command)?;
+    Ok(ChainRun { seconds: number(&all, "seconds")?, all })
+}
+
 fn command(python: &Path, script: &str, shape: Shape, workload: &Path) -> Command {
     let mut command = Command::new(python);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(script));

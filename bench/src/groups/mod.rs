@@ -2,4 +2,5 @@
 
 pub mod backends;
 pub mod engine;
+pub mod runner;
 pub mod store;
