@@ -2,8 +2,11 @@
 //!
 //! A child has its parent's memory, but none of its threads; and a database that was open in the parent must not be used
 //! in it. So nothing is left open over a fork: before it, whoever calls the engine is waited for and every store is closed;
-//! after it, each side opens its stores again when it next needs them.
+//! after it, each side opens its stores again when it next needs them. The locks of this file are held by the thread that
+//! forks: one that another thread held at that moment would never be given back in the child.
 
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -53,15 +56,20 @@ impl Drop for Call {
     }
 }
 
-#[derive(Default)]
-struct Exit {
-    /// Threads that are telling Python something.
-    telling: usize,
-    is_near: bool,
+/// Threads that are telling Python something.
+static TELLING: Mutex<usize> = Mutex::new(0);
+static TOLD: Condvar = Condvar::new();
+/// Whether the interpreter is about to end. Changed while [`TELLING`] is held.
+static IS_EXIT_NEAR: AtomicBool = AtomicBool::new(false);
+
+fn telling() -> MutexGuard<'static, usize> {
+    TELLING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static EXIT: Mutex<Exit> = Mutex::new(Exit { telling: 0, is_near: false });
-static TOLD: Condvar = Condvar::new();
+thread_local! {
+    /// What the thread that forks holds until both sides go on.
+    static HELD: RefCell<Option<(MutexGuard<'static, Gate>, MutexGuard<'static, usize>)>> = const { RefCell::new(None) };
+}
 
 /// A thread of ours that is telling Python something: the interpreter does not end while it lives.
 pub(crate) struct Telling(());
@@ -69,26 +77,27 @@ pub(crate) struct Telling(());
 impl Telling {
     /// None when the interpreter is about to end, and nobody is left to be told.
     pub fn begin() -> Option<Self> {
-        let mut exit = EXIT.lock().unwrap_or_else(PoisonError::into_inner);
-        if exit.is_near {
+        let mut telling = telling();
+        if is_exit_near() {
             return None;
         }
-        exit.telling += 1;
+        *telling += 1;
         Some(Self(()))
     }
 }
 
 impl Drop for Telling {
     fn drop(&mut self) {
-        let mut exit = EXIT.lock().unwrap_or_else(PoisonError::into_inner);
-        exit.telling = exit.telling.saturating_sub(1);
+        let mut telling = telling();
+        *telling = telling.saturating_sub(1);
         TOLD.notify_all();
     }
 }
 
-/// Whether the interpreter is about to end: no thread of ours tells it anything any more.
+/// Whether the interpreter is about to end: no thread of ours tells it anything any more. Takes no lock, as whoever asks has
+/// the interpreter, which the thread that forks may be waiting for.
 pub(crate) fn is_exit_near() -> bool {
-    EXIT.lock().unwrap_or_else(PoisonError::into_inner).is_near
+    IS_EXIT_NEAR.load(Ordering::SeqCst)
 }
 
 /// Waits for threads that are telling Python something; from now on none does. A thread that had the interpreter while
@@ -96,9 +105,9 @@ pub(crate) fn is_exit_near() -> bool {
 #[pyfunction]
 pub(crate) fn before_exit(py: Python<'_>) {
     py.detach(|| {
-        let mut exit = EXIT.lock().unwrap_or_else(PoisonError::into_inner);
-        exit.is_near = true;
-        drop(TOLD.wait_while(exit, |exit| exit.telling > 0));
+        let telling = telling();
+        IS_EXIT_NEAR.store(true, Ordering::SeqCst);
+        drop(TOLD.wait_while(telling, |telling| *telling > 0));
     });
 }
 
@@ -109,7 +118,7 @@ pub(crate) fn remember(place: &Arc<Place>) {
     gate.places.push(Arc::downgrade(place));
 }
 
-/// Waits for calls that are under way and closes every store.
+/// Waits for calls that are under way, closes every store, and holds the locks that the child will need.
 #[pyfunction]
 pub(crate) fn before_fork(py: Python<'_>) {
     py.detach(|| {
@@ -125,21 +134,27 @@ pub(crate) fn before_fork(py: Python<'_>) {
         };
         places.iter().for_each(|place| place.suspend());
     });
+    // Whoever holds one of them needs nothing else to give it back: no interpreter, no other lock.
+    HELD.set(Some((gate(), telling())));
 }
 
 /// Lets calls go on.
 #[pyfunction]
 pub(crate) fn after_fork_in_parent() {
-    gate().is_forking = false;
+    let held = HELD.take();
+    let (mut gate, telling) = held.unwrap_or_else(|| (gate(), telling()));
+    gate.is_forking = false;
+    drop((gate, telling));
     CHANGED.notify_all();
 }
 
 /// The same in the child, where nobody else can be calling.
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
-    let mut gate = gate();
+    let held = HELD.take();
+    let (mut gate, mut telling) = held.unwrap_or_else(|| (gate(), telling()));
     (gate.is_forking, gate.calls) = (false, 0);
-    EXIT.lock().unwrap_or_else(PoisonError::into_inner).telling = 0;
+    *telling = 0;
 }
 
 /// The threads that calls from event loops work on. A forked process gets threads of its own.
