@@ -139,9 +139,10 @@ impl Db {
         !self.is_closed.swap(true, Ordering::SeqCst)
     }
 
-    /// Waits until all connections are back, and ends them.
+    /// Waits until all connections are back, and ends them. None is lent afterwards.
     pub async fn hang_up(&self) {
         let all = tokio::time::timeout(self.patience.statement, self.places.acquire_many(self.most)).await;
+        self.places.close();
         drop(all);
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
         // Each connection says goodbye when its client is gone.

@@ -25,6 +25,7 @@ mod tls;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -112,7 +113,15 @@ pub async fn connect(url: &str) -> Result<tokio_postgres::Client> {
 /// The thread on which everything that waits for the server runs: callers need no runtime of their own.
 struct Engine {
     handle: Handle,
-    stop: Mutex<Option<oneshot::Sender<()>>>,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    /// The thread ends when this is gone,
+    stop: oneshot::Sender<()>,
+    /// which is gone when everything that ran there was dropped.
+    dropped: oneshot::Receiver<()>,
+    thread: JoinHandle<()>,
 }
 
 impl Engine {
@@ -121,15 +130,24 @@ impl Engine {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
-        std::thread::Builder::new()
-            .name("milepost-postgres".into())
-            .spawn(move || drop(runtime.block_on(stopped)))
-            .map_err(failed)?;
-        Ok(Self { handle, stop: Mutex::new(Some(stop)) })
+        let (ended, dropped) = oneshot::channel::<()>();
+        let serve = move || {
+            drop(runtime.block_on(stopped));
+            drop(runtime);
+            drop(ended);
+        };
+        let thread = std::thread::Builder::new().name("milepost-postgres".into()).spawn(serve).map_err(failed)?;
+        Ok(Self { handle, running: Mutex::new(Some(Running { stop, dropped, thread })) })
     }
 
-    fn stop(&self) {
-        drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
+    /// Ends the thread and waits for it. A process that forks after this has no connection that its child would keep open:
+    /// the server would wait for the child, with whatever that connection had locked.
+    async fn stop(&self) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Running { stop, dropped, thread }) = running else { return };
+        drop(stop);
+        drop(dropped.await);
+        drop(thread.join());
     }
 
     /// Runs something to its end, also when whoever waits for it goes away.
@@ -357,7 +375,7 @@ impl Backend for PostgresBackend {
             Ok(())
         };
         let ended = self.engine.run(hang_up).await;
-        self.engine.stop();
+        self.engine.stop().await;
         ended
     }
 }
