@@ -169,8 +169,15 @@ impl Head {
 
 impl Store {
     /// What a writer needs to know of a session's head.
-    /// With an epoch: only while that lease is in force.
-    pub(super) async fn read_head(&self, codec: &Codec, id: SessionId, epoch: Option<Epoch>) -> Result<Head> {
+    /// With an epoch: only while that lease is in force. With a length of a timeline: of what came before it, nothing is
+    /// read but what is needed.
+    pub(super) async fn read_head(
+        &self,
+        codec: &Codec,
+        id: SessionId,
+        epoch: Option<Epoch>,
+        known: Option<(TimelineId, u64)>,
+    ) -> Result<Head> {
         let SessionHead { row, timeline, noted_length, lease } = self.head(id).await?;
         if let Some(epoch) = epoch.filter(|epoch| lease.epoch != *epoch) {
             return Err(Error::Fenced { session: id, epoch, current: lease.epoch, holder: lease.holder });
@@ -204,20 +211,21 @@ impl Store {
             stale: false,
             recent: VecDeque::new(),
         };
-        self.remember_batches(&mut head).await?;
+        let known = known.filter(|(line, length)| *line == head.timeline && *length <= head.length);
+        self.remember_batches(&mut head, known.map_or(0, |(_, length)| length)).await?;
         Ok(head)
     }
 
-    /// Reads the ids of the last batches, so that one sent again after a restart is recognised.
-    async fn remember_batches(&self, head: &mut Head) -> Result<()> {
+    /// Reads the ids of the last batches from an entry on, so that one sent again after a restart is recognised.
+    async fn remember_batches(&self, head: &mut Head, known: u64) -> Result<()> {
         const ENTRIES: u64 = 256;
         const BATCHES: usize = 16;
         let mut starts: VecDeque<(BatchId, Seq)> = VecDeque::new();
-        let mut marks: Vec<Position> = Vec::new();
+        let mut has_marks = false;
         let mut to = head.length;
         // A batch can be long: go on until a few of them were met.
-        while to > 0 && starts.len() < BATCHES {
-            let from = to.saturating_sub(ENTRIES);
+        while to > known && starts.len() < BATCHES {
+            let from = to.saturating_sub(ENTRIES).max(known);
             let range = Range {
                 timeline: head.timeline,
                 from: Seq(from),
@@ -232,22 +240,25 @@ impl Store {
                 break;
             }
             for (seq, entry) in page {
-                if entry.kind == EntryKind::Mark {
-                    marks.push(Position { timeline: head.timeline, seq });
-                }
+                has_marks |= entry.kind == EntryKind::Mark;
                 if let Some(batch) = entry.batch {
                     starts.push_front((batch, seq));
                 }
             }
             to = from;
         }
+        let marks = match (has_marks, starts.front()) {
+            (true, Some((_, oldest))) => {
+                let filter = MarkFilter::of(head.timeline, *oldest, Seq(head.length));
+                self.inner.backend.marks(self.workspace(), MarkFilter { trashed: None, ..filter }).await?
+            }
+            _ => Vec::new(),
+        };
         for (number, (batch, first)) in starts.iter().enumerate() {
             let length = starts.get(number + 1).map_or(head.length, |(_, next)| next.0);
-            let mut checkpoints = Vec::new();
-            for at in marks.iter().rev().filter(|at| at.seq >= *first && at.seq.0 < length) {
-                let filter = MarkFilter { trashed: None, ..MarkFilter::of(at.timeline, at.seq, at.seq.next()) };
-                checkpoints.extend(self.inner.backend.marks(self.workspace(), filter).await?.iter().map(|row| row.id));
-            }
+            let mut own: Vec<_> = marks.iter().filter(|row| row.at.seq >= *first && row.at.seq.0 < length).collect();
+            own.sort_by_key(|row| row.at.seq);
+            let checkpoints = own.into_iter().map(|row| row.id).collect();
             let first = Position { timeline: head.timeline, seq: *first };
             head.recent.push_back((*batch, Receipt { first, length, checkpoints, pruned: None, repeated: true }));
         }

@@ -104,7 +104,7 @@ impl Store {
     pub async fn import_more(&self, session: SessionId, claim: &Claim) -> Result<Importer> {
         let writer = self.write(session, claim).await?;
         let epoch = writer.epoch().await;
-        let head = self.read_head(&writer.codec, session, Some(epoch)).await?;
+        let head = self.read_head(&writer.codec, session, Some(epoch), None).await?;
         let lines = self.copy_lines(session).await?;
         let needs_reindex = lines.len() > 1;
         Ok(Importer {

@@ -113,7 +113,7 @@ impl Store {
     /// session is treated likewise.
     pub async fn join(&self, session: SessionId) -> Result<SessionWriter> {
         let codec = self.codec(session).await?;
-        let head = self.read_head(&codec, session, None).await?;
+        let head = self.read_head(&codec, session, None, None).await?;
         Ok(SessionWriter {
             store: self.clone(),
             session,
@@ -224,7 +224,7 @@ impl Store {
             true => LeaseAction::TakeOver { owner, holder, ttl_ms },
         };
         let lease = self.inner.backend.lease(self.workspace(), session, action).await?;
-        let head = self.read_head(&codec, session, Some(lease.epoch)).await?;
+        let head = self.read_head(&codec, session, Some(lease.epoch), None).await?;
         Ok(SessionWriter {
             store: self.clone(),
             session,
@@ -329,7 +329,8 @@ impl SessionWriter {
             self.store.inner.backend.lease(self.store.workspace(), self.session, renew).await?;
         }
         let recent = std::mem::take(&mut head.recent);
-        let fresh = self.store.read_head(&self.codec, self.session, epoch).await;
+        let known = Some((head.timeline, head.length));
+        let fresh = self.store.read_head(&self.codec, self.session, epoch, known).await;
         match fresh {
             Ok(fresh) => {
                 let known: Vec<_> =

@@ -38,6 +38,8 @@ pub struct Watched {
     pub before: tokio::sync::RwLock<()>,
     /// or after they were stored but before anyone is told.
     pub after: tokio::sync::RwLock<()>,
+    /// Entries that were read.
+    pub entries_read: AtomicUsize,
     /// The next append is not stored and fails.
     pub fail_before: AtomicBool,
     /// The next append is stored and fails.
@@ -53,6 +55,7 @@ impl Watched {
             appends: AtomicUsize::new(0),
             before: tokio::sync::RwLock::new(()),
             after: tokio::sync::RwLock::new(()),
+            entries_read: AtomicUsize::new(0),
             fail_before: AtomicBool::new(false),
             fail_after: AtomicBool::new(false),
             records_left: AtomicI64::new(-1),
@@ -84,6 +87,11 @@ macro_rules! delegate {
                 }
                 outcome
             }
+            async fn read(&self, workspace: &WorkspaceId, range: Range) -> Result<Vec<(Seq, StoredEntry)>> {
+                let found = self.inner.read(workspace, range).await?;
+                self.entries_read.fetch_add(found.len(), Ordering::SeqCst);
+                Ok(found)
+            }
             async fn put_record(&self, workspace: &WorkspaceId, record: Record, expected: Option<u64>) -> Result<()> {
                 let left = self.records_left.load(Ordering::SeqCst);
                 if left == 0 {
@@ -102,7 +110,6 @@ macro_rules! delegate {
 }
 
 delegate! {
-    read(workspace: &WorkspaceId, range: Range) -> Result<Vec<(Seq, StoredEntry)>>;
     session(workspace: &WorkspaceId, id: SessionId) -> Result<Option<SessionHead>>;
     timeline(workspace: &WorkspaceId, id: TimelineId) -> Result<Option<Timeline>>;
     timelines(workspace: &WorkspaceId, session: SessionId) -> Result<Vec<Timeline>>;

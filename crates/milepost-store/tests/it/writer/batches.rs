@@ -156,3 +156,28 @@ async fn an_append_that_is_dropped_while_it_prunes_leaves_no_trace() {
     assert_whole(&store).await;
     assert!(texts(&store, id).await.len() as u64 >= stored);
 }
+
+/// Else a process that adds without a pause is always there first: whoever lost to it reads for longer than it writes.
+#[tokio::test]
+async fn a_writer_that_was_overtaken_reads_only_what_is_new() {
+    let scratch = Scratch::new();
+    let (watched, store) = watched(&scratch).await;
+    let fast = store.create_shared(NewSession::default()).await.unwrap();
+    for number in 0..100 {
+        fast.append(step(number)).await.unwrap();
+    }
+    let slow = store.join(fast.id()).await.unwrap();
+    let theirs = fast.append(step(100).batch(batch(5))).await.unwrap();
+    let message = || Append::new().message(user("slow"));
+    let before = watched.entries_read.load(Ordering::SeqCst);
+    let refused = slow.append(message()).await;
+    assert!(matches!(refused, Err(Error::Conflict(_))), "{refused:?}");
+    slow.append(message()).await.unwrap();
+    let read = watched.entries_read.load(Ordering::SeqCst) - before;
+    // A step is three entries: a message, what changed of the state, and a checkpoint.
+    assert_eq!(read, 3);
+    // What it read is known as if it had been read from the start, and what it knew before is not forgotten.
+    assert_eq!(slow.append(step(0).batch(batch(5))).await.unwrap(), Receipt { repeated: true, ..theirs });
+    assert_eq!(texts(&store, fast.id()).await.len(), 102);
+    assert_whole(&store).await;
+}
