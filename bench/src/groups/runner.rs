@@ -14,6 +14,7 @@ use milepost_models::Cancel;
 use milepost_run::graph::actions::Repeat;
 use milepost_run::graph::{Graph, check};
 use milepost_run::run::{Action, End, Failed, Runner, Step};
+use milepost_store::block_on;
 use serde_json::Value;
 
 use crate::Result;
@@ -108,9 +109,11 @@ pub fn run(plan: &Plan, place: &Place) -> Result<usize> {
     let mut report = if plan.judged { Report::new("runner") } else { Report::unjudged("runner") };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     std::fs::create_dir_all(&place.dir)?;
-    runtime.block_on(steps(plan, place, &mut report))?;
-    runtime.block_on(resumes(plan, place, &mut report))?;
-    peer(plan, place, &runtime, &mut report)?;
+    // As the command line does: this thread only waits for the run, so that the store may work on it.
+    let _inside = runtime.enter();
+    block_on(steps(plan, place, &mut report))?;
+    block_on(resumes(plan, place, &mut report))?;
+    peer(plan, place, &mut report)?;
     Ok(report.short())
 }
 
@@ -186,12 +189,12 @@ async fn resumes(plan: &Plan, place: &Place, report: &mut Report) -> Result<()> 
 }
 
 /// `steps_per_s_vs_langgraph`: steps a second of the chain / those of LangGraph with its SqliteSaver.
-fn peer(plan: &Plan, place: &Place, runtime: &tokio::runtime::Runtime, report: &mut Report) -> Result<()> {
+fn peer(plan: &Plan, place: &Place, report: &mut Report) -> Result<()> {
     let graph = chain_of(plan.steps)?;
     let (mut own, mut others) = (Vec::new(), Vec::new());
     for number in 0..plan.runs.min(3) {
         let dir = tempfile::tempdir_in(&place.dir)?;
-        let (_, took) = runtime.block_on(once(&graph, dir.path(), &Arc::default()))?;
+        let (_, took) = block_on(once(&graph, dir.path(), &Arc::default()))?;
         own.push(plan.steps as f64 / took.as_secs_f64());
         let told = chain(&place.python, plan.steps, dir.path(), "async")?;
         others.push(plan.steps as f64 / told.seconds);

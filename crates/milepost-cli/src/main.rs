@@ -20,7 +20,12 @@ fn main() -> ExitCode {
     let mut app = app::App::new(args.global, args.command.needs_store());
     let on_interrupt = args.command.on_interrupt(&app.cancel);
     let outcome = app::runtime().and_then(|runtime| {
-        let outcome = runtime.block_on(app::until_interrupted(commands::run(&mut app, args.command), on_interrupt));
+        let work = app::until_interrupted(commands::run(&mut app, args.command), on_interrupt);
+        let outcome = {
+            // This thread waits for nothing else: the store may work on it, instead of handing each write to another and back.
+            let _inside = runtime.enter();
+            milepost::store::block_on(work)
+        };
         // Work on the side that waits for a server does not keep a person waiting.
         runtime.shutdown_background();
         outcome
