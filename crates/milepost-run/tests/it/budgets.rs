@@ -87,6 +87,33 @@ replies:
 }
 
 #[tokio::test]
+async fn answers_inside_of_a_graph_are_counted_once_and_before_the_next_step() {
+    let text = "
+nodes:
+  inner:
+    action: graph
+    with:
+      graph:
+        steps:
+          - {id: a, action: model, with: {prompt: first}}
+          - {id: b, action: model, with: {prompt: second}, needs: a}
+";
+    for (tokens, spent, is_done) in [(150, 300, true), (100, 100, false)] {
+        let scene = Scene::new();
+        let engine = scene.engine().await;
+        let runner = scene.scripted(&engine, SCRIPT).budget(Budget { tokens: Some(tokens), cost_usd: None });
+        let (id, end) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+        assert_eq!(matches!(end, End::Completed { .. }), is_done, "with {tokens}: {end:?}");
+        let execution = scene.section(id, "execution").await;
+        let counted = |value: &serde_json::Value| {
+            value["input_tokens"].as_u64().unwrap() + value["output_tokens"].as_u64().unwrap()
+        };
+        assert_eq!(counted(&execution["spent"]), spent, "with {tokens}");
+        assert_eq!(counted(&execution["usage"]["inner"]), spent, "with {tokens}");
+    }
+}
+
+#[tokio::test]
 async fn what_a_resume_will_cost_is_known_before() {
     let scene = Scene::new();
     let engine = scene.engine().await;

@@ -196,8 +196,10 @@ impl<'r> Turn<'r> {
             return Ok(());
         }
         self.held_bytes += together.set.iter().map(|(_, value)| weight(value)).sum::<usize>();
+        // Answers of a graph inside are counted by the one who writes, before the next step looks at the budget.
+        let counts = matches!(self.log, Log::Parent) && !together.messages.is_empty();
         self.held.push(together);
-        match self.held.len() >= MAX_HELD || self.held_bytes >= MAX_HELD_BYTES {
+        match counts || self.held.len() >= MAX_HELD || self.held_bytes >= MAX_HELD_BYTES {
             true => self.flush().await,
             false => Ok(()),
         }

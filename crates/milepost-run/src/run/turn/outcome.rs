@@ -4,7 +4,7 @@ use milepost::{NewMark, Trigger};
 use serde_json::{Value, json};
 
 use super::marks::Done;
-use super::{MAX_OUTPUT_BYTES, Turn};
+use super::{Log, MAX_OUTPUT_BYTES, Turn};
 use crate::graph::{OnError, Retry};
 use crate::run::action::{Failed, OpenBecause, OpenPart, taken};
 use crate::run::budget::Spent;
@@ -129,7 +129,8 @@ impl Turn<'_> {
     pub(super) fn hear(&mut self, number: usize) {
         let Some((said, node)) = self.said.remove(&number) else { return };
         let messages = taken(&said);
-        let spent = Spent::of(&messages);
+        // What is said inside of a step is counted by the one who writes it.
+        let spent = if matches!(self.log, Log::Session(_)) { Spent::of(&messages) } else { Spent::default() };
         if spent.answers > 0 {
             self.account(&node, &spent);
         }
