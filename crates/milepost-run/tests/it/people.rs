@@ -1,9 +1,13 @@
 //! Waiting for people and for time.
 
+use std::collections::BTreeMap;
+
+use milepost::store::MasterKey;
+use milepost::{NewSession, Resume};
 use milepost_run::run::{Answer, Answered, End, answer, change_answer};
 use serde_json::json;
 
-use crate::support::{Scene, completed};
+use crate::support::{Scene, completed, graph};
 
 const ASK: &str = "
 nodes:
@@ -160,7 +164,7 @@ nodes:
     let marks = engine.store().marks(id, &Default::default()).await.unwrap();
     let before = marks.iter().find(|mark| mark.checkpoint.description.as_deref() == Some("before draft")).unwrap();
     let point = milepost::Point::Checkpoint(before.checkpoint.id);
-    let how = milepost::Resume { take_over: true, reopen: true, ..milepost::Resume::from(point) };
+    let how = Resume { take_over: true, reopen: true, ..Resume::from(point) };
     let runner = scene.runner(&engine);
     let (end, _) = runner.resume(id, how, None, &Default::default()).await.unwrap();
     assert!(matches!(end, End::Waiting { .. }), "the yes was meant for the draft of then: {end:?}");
@@ -168,4 +172,32 @@ nodes:
     answer(&engine, id, "ok", 0, "yes", "lee").await.unwrap();
     completed(&scene.resume(id).await);
     assert_eq!(scene.effects.counts()["ship"], (2, 2));
+}
+
+/// Neither where answers are kept, nor where anything else is.
+#[tokio::test]
+async fn nothing_that_a_graph_says_lies_in_clear_in_an_encrypted_workspace() {
+    let mut scene = Scene::new();
+    scene.options.store.keys.master = Some(MasterKey::from_bytes([7; 32]));
+    let text = "
+nodes:
+  marmalade: {action: ask, with: {question: 'Is it persimmon?'}}
+  zebrafish: {action: model, with: {prompt: 'tell of {{ outputs.marmalade.answer }}'}}
+edges: [{from: marmalade, to: zebrafish}]
+";
+    let engine = scene.engine().await;
+    let runner = scene.scripted(&engine, "replies: [{text: tamarind}]");
+    let (id, end) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    assert!(matches!(end, End::Waiting { .. }), "{end:?}");
+    answer(&engine, id, "marmalade", 0, "rhubarb", "kim").await.unwrap();
+    completed(&runner.resume(id, Resume::latest(), None, &BTreeMap::new()).await.unwrap().0);
+    assert_eq!(scene.said(id, "zebrafish").await.last().unwrap().text(), "tamarind");
+    for file in std::fs::read_dir(scene.dir.path()).unwrap() {
+        let path = file.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        for word in ["marmalade", "persimmon", "zebrafish", "rhubarb", "tamarind"] {
+            let is_there = bytes.windows(word.len()).any(|part| part == word.as_bytes());
+            assert!(!is_there, "{word} is in {}", path.display());
+        }
+    }
 }

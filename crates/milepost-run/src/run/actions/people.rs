@@ -36,9 +36,10 @@ pub enum Answered {
     },
 }
 
-/// An answer counts on the timeline on which it was given: what is asked again after a restore is answered again.
+/// An answer counts on the timeline on which it was given: what is asked again after a restore is answered again. Names of
+/// nodes are not told: keys of records are not encrypted.
 fn record_key(session: SessionId, timeline: &str, node: &str, iteration: u32) -> String {
-    format!("{session}.{timeline}.{node}.{iteration}")
+    format!("{session}.{}", crate::run::step_key(session, timeline, node, iteration))
 }
 
 /// The same, on the timeline on which the session is now.
