@@ -142,3 +142,28 @@ async fn the_policy_of_a_kind_of_agent_a_session_and_a_run_stand_over_each_other
     let after = triggers(marks(&scene, id).await);
     assert!(count(&after, "node_start") >= 1 && count(&after, "node_complete") == 0, "{after:?}");
 }
+
+/// What happened is stored without it, the run goes on, and whoever listens is told.
+#[tokio::test]
+async fn a_checkpoint_that_cannot_be_taken_stops_no_run() {
+    let mut scene = Scene::new();
+    // `edge_transition` has 15, and everything else that this run names has fewer.
+    scene.options.store.limits.max_name_bytes = 14;
+    scene.options.holder = "a test".into();
+    let engine = scene.engine().await;
+    let mut notices = engine.notices();
+    let policy = Some(json!({"triggers": {"edge_transition": true}}));
+    let new = NewSession { policy, ..NewSession::default() };
+    let (id, end) = scene.runner(&engine).start(&graph(GRAPH), new).await.unwrap();
+    completed(&end);
+    let counts = scene.effects.counts();
+    assert!(counts.len() == 2 && counts.values().all(|(times, keys)| times == keys), "once for every key: {counts:?}");
+    assert_eq!(scene.section(id, "execution").await["nodes"]["last"]["status"], "completed");
+    let told = std::iter::from_fn(|| notices.try_recv().ok());
+    let failed = told.filter(|notice| matches!(notice, milepost::Notice::CheckpointFailed { .. })).count();
+    assert!(failed >= 8, "{failed}");
+    assert_eq!(engine.counts().failed(), failed as u64);
+    let taken: Vec<String> =
+        marks(&scene, id).await.iter().map(|mark| mark.checkpoint.trigger.as_str().to_owned()).collect();
+    assert_eq!((count(&taken, "edge_transition"), count(&taken, "safe_point")), (0, 1), "{taken:?}");
+}
