@@ -19,6 +19,13 @@ pub struct Usage {
     pub cached_tokens: u64,
     /// Dollars.
     pub cost_usd: f64,
+    /// As much of them was counted by prices that nobody held against the provider's list (`cost_as_of` says so).
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub unchecked_usd: f64,
+}
+
+fn is_nothing(dollars: &f64) -> bool {
+    *dollars == 0.0
 }
 
 impl Usage {
@@ -39,14 +46,15 @@ impl Usage {
         // OpenAI says it one level deeper.
         let details = ["prompt_tokens_details", "input_tokens_details"].iter().find_map(|name| usage?.get(*name));
         let in_details = number(details.and_then(|details| details.get("cached_tokens")));
+        let cost_usd =
+            money(usage).or_else(|| money(Some(&Value::Object(own)))).filter(|cost| cost.is_finite()).unwrap_or(0.0);
+        let as_of = message.extra.get("cost_as_of").and_then(Value::as_str);
         Self {
             input_tokens: input,
             output_tokens: if is_said { output } else { number(message.extra.get("tokens")) },
             cached_tokens: part(&["cache_read_input_tokens", "cached_tokens", "cacheReadInputTokens"]).max(in_details),
-            cost_usd: money(usage)
-                .or_else(|| money(Some(&Value::Object(own))))
-                .filter(|cost| cost.is_finite())
-                .unwrap_or(0.0),
+            cost_usd,
+            unchecked_usd: if as_of.is_some_and(|as_of| as_of.contains("unchecked")) { cost_usd } else { 0.0 },
         }
     }
 
@@ -64,6 +72,7 @@ impl Add for Usage {
             output_tokens: self.output_tokens.saturating_add(other.output_tokens),
             cached_tokens: self.cached_tokens.saturating_add(other.cached_tokens),
             cost_usd: self.cost_usd + other.cost_usd,
+            unchecked_usd: self.unchecked_usd + other.unchecked_usd,
         }
     }
 }

@@ -7,6 +7,7 @@ use milepost::store::{Error as StoreError, Stats as Space};
 use milepost::{Analytics, Day, Milepost, SessionId, SessionKey, SessionQuery};
 use serde_json::json;
 
+use super::cost::UNCHECKED;
 use super::list::moment;
 use super::sessions::key;
 use crate::app::App;
@@ -113,6 +114,9 @@ fn show(app: &App, figures: &Analytics) -> Result<()> {
         ),
         ("cost", format!("${:.4}{left_cost}", figures.usage.cost_usd)),
     ])?;
+    if figures.usage.unchecked_usd > 0.0 {
+        app.out.note(format!("${:.4} of the cost: {UNCHECKED}", figures.usage.unchecked_usd));
+    }
     for (title, counts) in
         [("by role", &figures.by_role), ("by tool", &figures.by_tool), ("checkpoints", &figures.by_trigger)]
     {
