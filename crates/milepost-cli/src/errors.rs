@@ -55,6 +55,11 @@ impl Failed {
         Self { code: 1, text: text.into(), ways }
     }
 
+    /// Somebody else holds the session, which `again` takes over.
+    pub fn held(error: &StoreError, session: impl std::fmt::Display, again: String) -> Self {
+        Self { code: 4, text: Error::from(error.clone()).to_string(), ways: ways_of_held(&short(session), again) }
+    }
+
     /// Whether what was named is not there.
     pub fn is_missing(&self) -> bool {
         self.code == 3
@@ -165,11 +170,7 @@ fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
         ],
         StoreError::Held { session, .. } => {
             let id = short(session);
-            vec![
-                ("attach", format!("milepost messages tail {id}")),
-                ("branch", format!("milepost sessions branch {id}")),
-                ("take over", format!("milepost sessions resume {id} --take-over")),
-            ]
+            ways_of_held(&id, format!("milepost sessions resume {id} --take-over"))
         }
         StoreError::Conflict(Conflict::Branches { session, .. }) => {
             let id = short(session);
@@ -189,6 +190,15 @@ fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
         }
         _ => Vec::new(),
     }
+}
+
+/// What can be done with a session that somebody else holds.
+fn ways_of_held(id: &str, take_over: String) -> Vec<(&'static str, String)> {
+    vec![
+        ("attach", format!("milepost messages tail {id}")),
+        ("branch", format!("milepost sessions branch {id}")),
+        ("take over", take_over),
+    ]
 }
 
 /// A word for the kind of error, for machines.

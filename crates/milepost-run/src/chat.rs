@@ -8,10 +8,12 @@ use milepost::context::history::Dialect;
 use milepost::model::{Body, Seq};
 use milepost::{
     Channel, Chapter, Compact, Event, Mark, MarkQuery, Message, MessageQuery, Milepost, NewMark, NewSession, Point,
-    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Trigger, relative,
+    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Timestamp, Trigger, relative,
 };
 use milepost_models::{Answer, Cancel, Error as ModelError, Limited, Model, Outcome, Piece, Request, Timer};
 use serde_json::json;
+
+use crate::run::wake;
 
 /// The event that holds what had arrived of an answer.
 const PART: &str = "answer_part";
@@ -69,13 +71,15 @@ pub struct Chat {
     dialect: Dialect,
     max_tokens: Option<u32>,
     timer: Timer,
+    /// Until when the model answers nothing. The session is to go on then, by whoever looks for wake-ups.
+    limited: Mutex<Option<Timestamp>>,
 }
 
 impl Chat {
     /// Begins a conversation in a new session.
     pub async fn begin(engine: &Milepost, new: NewSession, model: Arc<dyn Model>, dialect: Dialect) -> Result<Self> {
         let session = engine.create(new).await?;
-        Ok(Self { session, model, dialect, max_tokens: None, timer: Timer::real() })
+        Ok(Self { session, model, dialect, max_tokens: None, timer: Timer::real(), limited: Mutex::default() })
     }
 
     /// Goes on with a conversation. What a crash left of an answer becomes a message.
@@ -88,7 +92,7 @@ impl Chat {
     ) -> Result<(Self, Left)> {
         let info = engine.store().session(id).await?;
         let session = engine.resume(id, how).await?.session;
-        let chat = Self { session, model, dialect, max_tokens: None, timer: Timer::real() };
+        let chat = Self { session, model, dialect, max_tokens: None, timer: Timer::real(), limited: Mutex::default() };
         let mended = chat.mend().await?;
         let last = chat.last(LAST_MESSAGES).await?;
         let is_unanswered = last.last().is_some_and(|stored| stored.message.role == Role::User);
@@ -249,6 +253,12 @@ impl Chat {
         if let Some(mark) = mark {
             self.session.checkpoint_if(mark).await;
         }
+        // Nobody is to wait for a greeting.
+        if kind.is_none() {
+            let until = if let Said::Limited(limited) = said { Some(limited.until) } else { None };
+            wake::note(self.session.engine(), self.session.id(), until, None).await?;
+            *self.limited.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        }
         Ok(())
     }
 
@@ -280,6 +290,9 @@ impl Chat {
         let marks = engine.store().marks(self.session.id(), &query).await?;
         let Some(before) = marks.into_iter().find(|mark| mark.at.seq < said.at.seq) else { return Ok(None) };
         let messages = all.iter().filter(|stored| stored.at.seq > before.at.seq).count();
+        // What was taken back needs no answer.
+        wake::forget(engine, self.session.id()).await?;
+        *self.limited.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let mark = self.session.restore(&Point::Checkpoint(before.checkpoint.id)).await?;
         Ok(Some(Undone { mark, said: said.message.text().into_owned(), messages }))
     }
@@ -293,10 +306,11 @@ impl Chat {
         let title = title.or_else(|| info.title.map(|title| format!("{title} (branch)")));
         let new = title.map(NewSession::titled).unwrap_or_default();
         let session = engine.branch(id, &Point::Checkpoint(here), new).await?;
-        let Self { session: old, model, dialect, max_tokens, timer } = self;
+        let Self { session: old, model, dialect, max_tokens, timer, .. } = self;
+        wake::forget(&engine, id).await?;
         old.pause(Some("went on in a branch")).await?;
         old.release().await?;
-        Ok(Self { session, model, dialect, max_tokens, timer })
+        Ok(Self { session, model, dialect, max_tokens, timer, limited: Mutex::default() })
     }
 
     /// Compacts when the next request would be over the budget. The model makes the summary; where it cannot, one is made
@@ -318,9 +332,13 @@ impl Chat {
         }
     }
 
-    /// Leaves: the session is paused, and free for others.
+    /// Leaves: the session is free for others, and paused; or it waits, when the model is at a limit and an answer is due.
     pub async fn leave(self) -> Result<()> {
-        self.session.pause(Some("left the conversation")).await?;
+        let limited = *self.limited.lock().unwrap_or_else(PoisonError::into_inner);
+        match limited {
+            Some(until) => self.session.wait(&format!("the model is at a limit until {until}")).await?,
+            None => self.session.pause(Some("left the conversation")).await?,
+        };
         self.session.release().await
     }
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use milepost::config::Work;
 use milepost::model::CheckpointId;
+use milepost::store::Error as StoreError;
 use milepost::{Milepost, NewSession, Point, Resume, SessionId, State, Status, parse_set};
 use milepost_run::graph::Graph;
 use milepost_run::models::Models;
@@ -179,6 +180,10 @@ fn with_ways(error: Error, id: SessionId, file: Option<&Path>) -> anyhow::Error 
             // Only nodes of the run itself are run again; parts go with them.
             let node = node.split(['/', '#']).next().unwrap_or(node);
             ways.push(("branch", format!("milepost run-again {} {node}", short(id))));
+        }
+        (Error::Engine(milepost::Error::Store(held @ StoreError::Held { .. })), file) => {
+            let file = file.map(|file| format!(" --graph {}", quoted(&file.to_string_lossy()))).unwrap_or_default();
+            return Failed::held(held, id, format!("milepost resume {}{file} --take-over", short(id))).into();
         }
         _ => return told(error),
     }

@@ -1,15 +1,19 @@
-//! The process that goes on with runs whose wait is over.
+//! The process that goes on with runs, and with conversations, whose wait is over.
 
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
 use milepost::{Milepost, Resume, SessionId, Status};
+use milepost_models::Cancel;
+use milepost_run::chat::{Chat, Said};
 use milepost_run::models::Models;
 use milepost_run::run::{End, Error, Runner};
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use super::chat;
 use super::run::{engine_for, runner, told};
 use super::tell::{Teller, line};
 use crate::app::App;
@@ -23,7 +27,14 @@ const LOOK_MS: u64 = 500;
 /// How long is waited for a store that does not answer.
 const AWAY_MS: u64 = 5000;
 
-type Ended = (SessionId, Result<End, Error>);
+/// How something ended, in a word, and why.
+struct Ended {
+    id: SessionId,
+    word: &'static str,
+    why: String,
+}
+
+type Going = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 pub async fn run(app: &mut App, args: Work) -> Result<ExitCode> {
     app.set("model", args.how.model.clone());
@@ -72,8 +83,8 @@ pub async fn run(app: &mut App, args: Work) -> Result<ExitCode> {
         // Nothing is due before the next wake-up, unless somebody adds one.
         tokio::select! {
             Some(ended) = runs.join_next() => {
-                if let Ok((id, end)) = ended {
-                    tell(app, id, end);
+                if let Ok(ended) = ended {
+                    tell(app, &ended);
                 }
             }
             () = cancel.cancelled(), if !cancel.is_cancelled() => {}
@@ -88,13 +99,7 @@ pub async fn run(app: &mut App, args: Work) -> Result<ExitCode> {
 }
 
 /// Goes on with a session that is due; none when there is nothing to go on with.
-async fn begin(
-    app: &mut App,
-    engine: &Milepost,
-    models: &Models,
-    id: SessionId,
-    args: &Work,
-) -> Result<Option<impl Future<Output = Ended> + Send + 'static>> {
+async fn begin(app: &mut App, engine: &Milepost, models: &Models, id: SessionId, args: &Work) -> Result<Option<Going>> {
     let watcher = Runner::new(engine);
     match may_go_on(engine, id).await {
         Ok(true) => {}
@@ -106,23 +111,59 @@ async fn begin(
         // Somebody works on it. It is looked at again when the claim is over.
         Err(()) => return Ok(None),
     }
+    let info = engine.store().session(id).await?;
+    if info.agent.as_deref() == Some(chat::AGENT) {
+        return go_on_talking(app, engine, models, id).await.map(Some);
+    }
     let graph = watcher.recorded(id).await.map_err(told)?;
     app.free_from_the_dead(id).await?;
     let engine = engine_for(app, &graph).await?;
     let runner = runner(app, &engine, models, &graph, &args.how, None).watch(Teller::new(app, &graph, true).watch());
+    tell_woken(app, id, &graph.name);
+    Ok(Some(Box::pin(async move {
+        let ended = runner.resume(id, Resume::latest(), None, &Default::default()).await;
+        let (word, why) = ended_in_words(ended.map(|(end, _)| end));
+        Ended { id, word, why }
+    })))
+}
+
+fn tell_woken(app: &App, id: SessionId, name: &str) {
     if app.out.json {
         line(&json!({ "event": "woken", "sessionId": id }));
     } else {
-        app.out.note(format!("{}  {} goes on", short(id), plain(&graph.name)));
+        app.out.note(format!("{}  {} goes on", short(id), plain(name)));
     }
-    Ok(Some(async move {
-        let ended = runner.resume(id, Resume::latest(), None, &Default::default()).await;
-        (id, ended.map(|(end, _)| end))
+}
+
+/// Asks the model again for the answer that a limit stood in the way of.
+async fn go_on_talking(app: &mut App, engine: &Milepost, models: &Models, id: SessionId) -> Result<Going> {
+    let (model, dialect) = chat::usual_model(models).await?;
+    app.free_from_the_dead(id).await?;
+    let (chat, left) = Chat::resume(engine, id, Resume::latest(), model, dialect).await?;
+    tell_woken(app, id, &left.info.title.unwrap_or_else(|| "the conversation".to_owned()));
+    let cancel = app.cancel.clone();
+    Ok(Box::pin(async move {
+        let (word, why) = match talk(chat, &cancel).await {
+            Ok(Some(Said::Whole(_))) => ("answered", String::new()),
+            Ok(Some(Said::Limited(limited))) => ("waiting", format!("until {}: {}", limited.until, limited.why)),
+            Ok(Some(Said::Cut { why, .. } | Said::Failed(why))) => ("paused", why.to_string()),
+            Ok(None) => ("paused", "there is nothing to answer".to_owned()),
+            Err(error) => ("failed", error.to_string()),
+        };
+        Ended { id, word, why }
     }))
 }
 
+async fn talk(chat: Chat, cancel: &Cancel) -> milepost::Result<Option<Said>> {
+    let said = chat.again(cancel, |_| {}).await;
+    // Whatever became of it: the session is left in order, if the store lets it.
+    let left = chat.leave().await;
+    let said = said?;
+    left.map(|()| said)
+}
+
 /// Waits, unless it is to stop.
-async fn pause(cancel: &milepost_models::Cancel, ms: u64) {
+async fn pause(cancel: &Cancel, ms: u64) {
     tokio::select! {
         () = cancel.cancelled() => {}
         () = tokio::time::sleep(Duration::from_millis(ms)) => {}
@@ -145,8 +186,8 @@ async fn may_go_on(engine: &Milepost, id: SessionId) -> Result<bool, ()> {
     }
 }
 
-fn tell(app: &App, id: SessionId, end: Result<End, Error>) {
-    let (word, why) = match end {
+fn ended_in_words(end: Result<End, Error>) -> (&'static str, String) {
+    match end {
         Ok(End::Completed { .. }) => ("completed", String::new()),
         Ok(End::Paused { node, why }) => ("paused", format!("{}: {why}", node.unwrap_or_default())),
         Ok(End::Waiting { what, .. }) => {
@@ -159,10 +200,13 @@ fn tell(app: &App, id: SessionId, end: Result<End, Error>) {
         }
         Ok(End::Stopped) => ("stopped", "it is paused".to_owned()),
         Err(error) => ("failed", error.to_string()),
-    };
+    }
+}
+
+fn tell(app: &App, Ended { id, word, why }: &Ended) {
     if app.out.json {
         return line(&json!({ "event": "end", "sessionId": id, "end": word, "why": why }));
     }
     let colon = if why.is_empty() { "" } else { ": " };
-    app.out.note(format!("{}  {word}{colon}{}", short(id), plain(&why)));
+    app.out.note(format!("{}  {word}{colon}{}", short(*id), plain(why)));
 }

@@ -151,6 +151,38 @@ fn a_line_that_goes_dead_keeps_what_came_and_a_limit_says_until_when() {
     assert!(place.json(&["sessions", "checkpoints", &id]).to_string().contains("error"));
 }
 
+/// The person need not wait for it: whoever works when the limit is over asks again, once.
+#[test]
+fn what_a_limit_stood_in_the_way_of_is_answered_when_it_is_over() {
+    let place = place("replies:\n  - {limited: {after_ms: 1500, why: too many requests}}\n");
+    let ran = place.run(&["chat", "too much"]);
+    assert_eq!(ran.code, 11, "{}", ran.err);
+    assert!(ran.err.contains("`milepost work` asks it again then"), "{}", ran.err);
+    let id = last(&place);
+    assert_eq!(text(&place.json(&["sessions", "show", &id]), "/status"), "waiting");
+    place.write("model.yaml", "replies: [{text: Enough.}]\n");
+    // It waits for what is due later, and ends when nothing is.
+    let ran = place.run(&["work", "--until-idle"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("answered"), "{}", ran.err);
+    assert_eq!(place.texts(&id), ["too much", "Enough."]);
+    assert_eq!(text(&place.json(&["sessions", "show", &id]), "/status"), "paused");
+    let ran = place.run(&["work", "--until-idle"]);
+    assert_eq!((ran.code, place.texts(&id).len()), (0, 2), "nothing is due any more: {}", ran.err);
+}
+
+#[test]
+fn a_message_that_was_taken_back_needs_no_answer() {
+    let place = place("replies:\n  - {limited: {after_ms: 1, why: too many requests}}\n");
+    let mut terminal = Terminal::run(&place, 80, &["chat", "--color", "never"]);
+    terminal.type_in("too much\n/undo\n/quit\n");
+    terminal.end();
+    let id = last(&place);
+    assert_eq!(text(&place.json(&["sessions", "show", &id]), "/status"), "paused");
+    let ran = place.run(&["work", "--until-idle"]);
+    assert!(!ran.err.contains("goes on"), "{}", ran.err);
+}
+
 #[test]
 fn in_a_terminal_one_goes_back_branches_and_is_greeted() {
     let place = place(
@@ -315,6 +347,10 @@ fn a_cost_by_the_built_in_prices_says_that_they_are_unchecked() {
     assert_eq!(ran.code, 11, "{}", ran.err);
     let shown = Ran::of(place.command(["resume", "last", "--dry-run"]).env("K", "key-4711").output().unwrap());
     assert!(shown.out.contains("the built-in prices were not checked"), "{shown:?}");
+    for args in [&["stats", "--usage", "last"][..], &["stats", "--usage"]] {
+        let ran = place.run(args);
+        assert!(ran.err.contains("of the cost: the built-in prices were not checked"), "{ran:?}");
+    }
 }
 
 #[test]

@@ -350,3 +350,29 @@ fn a_run_that_is_set_back_asks_again() {
     let ran = place.run(&["resume", "last", "--again", "draft"]);
     assert_eq!((ran.code, effects(&place)), (11, vec!["draft".into(), "ship".into(), "draft".into()]), "{}", ran.err);
 }
+
+/// By the command that goes on with it: another would only mark it as resumed.
+#[tokio::test]
+async fn a_run_or_a_conversation_that_somebody_holds_says_how_to_take_it_over() {
+    let place = Place::new();
+    place.write("plan.yaml", "steps:\n  - {id: a, action: ask, with: {question: Really?}}\n");
+    place.write("model.yaml", "replies: [{text: Hello.}]\n");
+    place.write("milepost.yaml", "model: scripted/model.yaml\n");
+    assert_eq!(place.run(&["run", "plan.yaml"]).code, 11);
+    let run = text(&place.json(&["sessions", "list"]), "/sessions/0/sessionId").to_owned();
+    assert_eq!(place.run(&["chat", "hi"]).code, 0);
+    let chat = text(&place.json(&["sessions", "list"]), "/sessions/0/sessionId").to_owned();
+    let engine = milepost::Milepost::open(&place.url()).await.unwrap();
+    for (id, args, again) in [
+        (&run, vec!["resume", &run], "milepost resume ID --take-over"),
+        (&run, vec!["resume", &run, "--graph", "plan.yaml"], "milepost resume ID --graph plan.yaml --take-over"),
+        (&chat, vec!["chat", "--session", &chat, "more"], "milepost chat --session ID --take-over"),
+    ] {
+        let held = engine.resume(id.parse().unwrap(), milepost::Resume::latest()).await.unwrap();
+        let ran = place.run(&args);
+        assert_eq!(ran.code, 4, "{ran:?}");
+        let again = again.replace("ID", &id[id.len() - 8..]);
+        assert!(ran.err.contains("is held by") && ran.err.contains(&again), "{again}: {ran:?}");
+        held.session.release().await.unwrap();
+    }
+}

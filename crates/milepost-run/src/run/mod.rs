@@ -17,7 +17,7 @@ mod forecast;
 mod ledger;
 mod parts;
 mod turn;
-mod wake;
+pub(crate) mod wake;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -33,6 +33,42 @@ fn is_asked(value: &[u8]) -> bool {
     serde_json::from_slice::<Value>(value).is_ok_and(|value| value.get(ASKED).is_some())
 }
 
+/// Notes when a session is to go on; none when it waits for no time. A request to go on that was not followed stays.
+pub(crate) async fn note(
+    engine: &Milepost,
+    id: SessionId,
+    until: Option<Timestamp>,
+    followed: Option<&[u8]>,
+) -> milepost::Result<()> {
+    let (store, key) = (engine.store(), id.to_string());
+    let known = store.record(WAKEUP, &key).await?;
+    let is_open = |value: &[u8]| is_asked(value) && Some(value) != followed;
+    if known.as_ref().is_some_and(|record| is_open(&record.value)) {
+        return Ok(());
+    }
+    let version = known.map(|record| record.version);
+    let stored = match (until, version) {
+        (Some(until), version) => store.put_record(WAKEUP, &key, version, Some(until), b"{}").await.map(drop),
+        (None, Some(version)) => store.delete_record(WAKEUP, &key, version).await,
+        (None, None) => Ok(()),
+    };
+    match stored {
+        // Somebody asked for it meanwhile, which is more.
+        Err(milepost::store::Error::Conflict(_)) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Forgets a session's wake-up: it does not wait any more.
+pub(crate) async fn forget(engine: &Milepost, id: SessionId) -> milepost::Result<()> {
+    let (store, key) = (engine.store(), id.to_string());
+    if let Some(record) = store.record(WAKEUP, &key).await? {
+        // Whoever changed it meanwhile knows more.
+        let _ = store.delete_record(WAKEUP, &key, record.version).await;
+    }
+    Ok(())
+}
+
 impl Runner {
     /// The request to go on that is open, if there is one.
     pub(super) async fn asked_to_wake(&self, id: SessionId) -> Result<Option<Vec<u8>>> {
@@ -47,24 +83,7 @@ impl Runner {
         until: Option<Timestamp>,
         followed: Option<&[u8]>,
     ) -> Result<()> {
-        let store = self.engine.store();
-        let key = id.to_string();
-        let known = store.record(WAKEUP, &key).await.map_err(milepost::Error::from)?;
-        let is_open = |value: &[u8]| is_asked(value) && Some(value) != followed;
-        if known.as_ref().is_some_and(|record| is_open(&record.value)) {
-            return Ok(());
-        }
-        let version = known.map(|record| record.version);
-        let stored = match (until, version) {
-            (Some(until), version) => store.put_record(WAKEUP, &key, version, Some(until), b"{}").await.map(drop),
-            (None, Some(version)) => store.delete_record(WAKEUP, &key, version).await,
-            (None, None) => Ok(()),
-        };
-        match stored {
-            // Somebody asked for it meanwhile, which is more.
-            Err(milepost::store::Error::Conflict(_)) => Ok(()),
-            other => Ok(other.map_err(milepost::Error::from)?),
-        }
+        Ok(note(&self.engine, id, until, followed).await?)
     }
 
     /// The sessions whose waits are over, claimed for this process: nobody else is given them for a minute.
@@ -90,12 +109,6 @@ impl Runner {
 
     /// Forgets a session's wake-up: its run does not wait any more.
     pub async fn forget_wakeup(&self, id: SessionId) -> Result<()> {
-        let store = self.engine.store();
-        let key = id.to_string();
-        if let Some(record) = store.record(WAKEUP, &key).await.map_err(milepost::Error::from)? {
-            // Whoever changed it meanwhile knows more.
-            let _ = store.delete_record(WAKEUP, &key, record.version).await;
-        }
-        Ok(())
+        Ok(forget(&self.engine, id).await?)
     }
 }

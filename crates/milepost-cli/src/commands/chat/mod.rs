@@ -9,20 +9,22 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use milepost::context::history::Dialect;
+use milepost::store::Error as StoreError;
 use milepost::{Milepost, NewSession, Resume, SessionId, SessionPatch, SessionQuery, State, Status};
 use milepost_models::{Model, Provider};
 use milepost_run::chat::{Chat, Left};
+use milepost_run::models::Models;
 use serde_json::json;
 
 use crate::app::{App, interrupts};
 use crate::args;
-use crate::errors::Usage;
+use crate::errors::{Failed, Usage};
 use crate::out::{clip, count, plain, short};
 use lines::{Heard, Lines};
 use talk::Talk;
 
 /// The kind of agent of sessions that are conversations.
-const AGENT: &str = "chat";
+pub const AGENT: &str = "chat";
 /// The longest title that a first message gives, in characters.
 const MAX_TITLE_CHARS: usize = 60;
 
@@ -61,10 +63,8 @@ impl Fresh {
     }
 }
 
-pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
-    app.set("model", args.model.clone());
-    let engine = app.engine().await?;
-    let models = app.models().await?;
+/// The model to talk with, and the rules of its messages.
+pub async fn usual_model(models: &Models) -> Result<(Arc<dyn Model>, Dialect)> {
     let Some(name) = models.usual() else {
         let instead = "say --model PROVIDER/MODEL, or set MILEPOST_MODEL, or model in milepost.yaml";
         return Err(Usage(format!("no model is set: {instead}")).into());
@@ -74,6 +74,14 @@ pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
         Provider::Anthropic => Dialect::Anthropic,
         _ => Dialect::OpenAi,
     };
+    Ok((model, dialect))
+}
+
+pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
+    app.set("model", args.model.clone());
+    let engine = app.engine().await?;
+    let models = app.models().await?;
+    let (model, dialect) = usual_model(&models).await?;
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let place = if is_terminal && args.message.is_none() && !app.out.json { Place::Terminal } else { Place::Pipe };
     let mut lines = match &args.message {
@@ -99,7 +107,14 @@ pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
     let (chat, left) = match session {
         Some(id) => {
             let how = Resume { take_over: args.take_over, reopen: true, ..Resume::default() };
-            let (chat, left) = Chat::resume(&engine, id, how, model, dialect).await?;
+            let resumed = Chat::resume(&engine, id, how, model, dialect).await;
+            let (chat, left) = resumed.map_err(|error| match error {
+                milepost::Error::Store(held @ StoreError::Held { .. }) => {
+                    let again = format!("milepost chat --session {} --take-over", short(id));
+                    Failed::held(&held, id, again).into()
+                }
+                error => anyhow::Error::from(error),
+            })?;
             tell_left(app, id, &left);
             (Some(chat.max_tokens(args.max_tokens)), Some(left))
         }

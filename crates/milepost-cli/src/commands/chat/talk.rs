@@ -180,7 +180,11 @@ impl Talk<'_> {
             Said::Cut { answer, why } => (Some(answer), Some(format!("{why} What had arrived is kept"))),
             Said::Limited(limited) => {
                 self.code = LIMITED;
-                let why = format!("the model is at a limit until {}: {}", limited.until, plain(&limited.why));
+                let why = format!(
+                    "the model is at a limit until {}: {}; `milepost work` asks it again then",
+                    limited.until,
+                    plain(&limited.why)
+                );
                 (limited.partial.as_deref(), Some(why))
             }
             Said::Failed(why) => (None, Some(why.to_string())),
