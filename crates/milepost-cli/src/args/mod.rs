@@ -142,7 +142,7 @@ pub enum Command {
     MergeBack(MergeBack),
     /// Check recorded runs against a graph as it is now: do they still fit?
     VerifyReplay(VerifyReplay),
-    /// Go on with every run whose timer, limit or answer has come, until this is stopped
+    /// Go on with runs and conversations whose timer, limit or answer has come
     Work(Work),
     /// Check, draw and describe graphs and plans
     #[command(subcommand)]
