@@ -188,7 +188,7 @@ impl Store {
                 format!("it had {noted_length} entries, {} are there", timeline.length),
             ));
         }
-        let session = fold::session_from_row(codec, &row)?;
+        let session = self.read_row(codec, &row).await?;
         let chain = match (timeline.chain, timeline.length.checked_sub(1)) {
             (Some(chain), _) => chain,
             (None, Some(last)) if timeline.length > timeline.begins() => {

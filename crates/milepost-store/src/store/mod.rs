@@ -399,7 +399,15 @@ impl Store {
             Err(Error::Key(KeyError::Shredded { .. })) => return Ok(fold::bare(row)),
             Err(error) => return Err(error),
         };
-        fold::session_from_row(&codec, row)
+        self.read_row(&codec, row).await
+    }
+
+    /// What a session's row says; where it is damaged, what the log says that it should.
+    async fn read_row(&self, codec: &Codec, row: &SessionRow) -> Result<Session> {
+        match fold::session_from_row(codec, row) {
+            Err(error) if error.is_damage() => self.derive_session(row.id).await,
+            other => other,
+        }
     }
 
     /// The session a timeline belongs to and the entry it continues from.

@@ -203,6 +203,33 @@ impl Store {
         self.for_each_in(&codec, Range { kinds, ..Range::all(part.timeline, part.from, part.to) }, f).await
     }
 
+    /// Calls `f` with every entry of a part, in order, past messages and changes of the state that are damaged; with whether it
+    /// is a message of the main conversation that is.
+    pub(super) async fn for_each_past_damage(
+        &self,
+        part: Segment,
+        mut f: impl FnMut(Entry, bool) -> Result<()> + Send,
+    ) -> Result<()> {
+        let (codec, timeline) = (self.codec(part.session).await?, part.timeline);
+        let mut pages = self.pages(Range::all(timeline, part.from, part.to));
+        while let Some(page) = pages.next().await? {
+            for (seq, entry) in &page.entries {
+                let at = Position { timeline, seq: *seq };
+                let decoded = codec::check(at, entry).and_then(|()| codec.decode(at, entry, page.payload(entry)));
+                let is_said = entry.kind == EntryKind::Message;
+                let (body, is_lost) = match decoded {
+                    Ok(decoded) => (decoded.body, false),
+                    Err(error) if error.is_damage() && (is_said || entry.kind == EntryKind::State) => {
+                        (None, is_said && entry.channel.is_none())
+                    }
+                    Err(error) => return Err(error),
+                };
+                f(Entry { at, time: entry.time, kind: entry.kind, body }, is_lost)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads, checks and decodes entries of one timeline.
     async fn for_each_in(
         &self,

@@ -1,6 +1,6 @@
 //! Rebuilding everything that is derived from the log.
 
-use milepost_model::{Body, Event, Session, SessionId, Timestamp};
+use milepost_model::{Body, Channel, Event, Session, SessionId, Timestamp};
 
 use super::Store;
 use super::fold::{self, event};
@@ -25,23 +25,28 @@ pub(super) struct Derived {
 }
 
 impl Store {
-    /// Rebuilds the derived rows of every session from the log.
+    /// Rebuilds the derived rows of every session from the log. One of which that cannot be done for damage is told when all
+    /// others are done.
     pub async fn reindex(&self) -> Result<Reindexed> {
         // The backend notes what is damaged below, and makes it anew with the rest.
         match self.inner.backend.check(Depth::Deep).await {
             Err(error) if !error.is_damage() => return Err(error),
             _ => {}
         }
-        let mut done = Reindexed::default();
+        let (mut done, mut damage) = (Reindexed::default(), None);
         for id in self.inner.backend.session_ids(self.workspace()).await? {
             let rebuilt = match self.reindex_session(id).await {
                 Err(Error::Key(KeyError::Shredded { .. })) => continue,
+                Err(error) if error.is_damage() => {
+                    damage.get_or_insert(error);
+                    continue;
+                }
                 other => other?,
             };
             done.sessions += rebuilt.sessions;
             done.marks += rebuilt.marks;
         }
-        Ok(done)
+        damage.map_or(Ok(done), Err)
     }
 
     /// Rebuilds the derived rows of one session from the log.
@@ -62,7 +67,7 @@ impl Store {
         let mut events: Vec<(Timestamp, Event)> = Vec::new();
         for line in &lines {
             let part = Segment { timeline: line.id, session: id, from: Seq(line.begins()), to: Seq(line.length) };
-            self.for_each_entry(part, Kinds::ALL, |entry| {
+            self.for_each_past_damage(part, |entry, _| {
                 match entry.body {
                     Some(Body::Mark(mark)) => marks.push(fold::mark_to_row(&codec, entry.at, entry.time, &mark)),
                     Some(Body::Event(event)) if [event::PRUNED, event::UNPRUNED].contains(&event.kind.as_str()) => {
@@ -76,10 +81,15 @@ impl Store {
         }
         events.sort_by_key(|(time, _)| *time);
         fold::trash_marks(&mut marks, &events);
-        let mut session = self.fold_session(id, &lines, head).await?;
-        // The log of an import that was not finished does not say so: it is another store's.
-        session.hidden |= self.is_unfinished(id).await?;
+        let session = self.fold_session(id, &lines, head).await?;
         Ok(Derived { row: fold::session_to_row(&codec, &session)?, marks })
+    }
+
+    /// What the log says that a session's row should.
+    pub(super) async fn derive_session(&self, id: SessionId) -> Result<Session> {
+        let lines = self.inner.backend.timelines(self.workspace(), id).await?;
+        let head = lines.iter().find(|line| line.head.as_deref() == Some(MAIN_HEAD));
+        self.fold_session(id, &lines, head.ok_or_else(|| Error::not_found("session", id))?).await
     }
 
     async fn fold_session(&self, id: SessionId, lines: &[Timeline], head: &Timeline) -> Result<Session> {
@@ -105,9 +115,11 @@ impl Store {
             .await?;
         }
         for part in self.lineage(head.id, Seq(head.length)).await? {
-            self.for_each_entry(part, Kinds::ALL, |entry| {
+            self.for_each_past_damage(part, |entry, is_lost| {
                 match entry.body {
                     Some(body) => fold::fold(&mut session, entry.time, &body),
+                    // It was said, whatever it was.
+                    None if is_lost => *session.counts.entry(Channel::MAIN).or_default() += 1,
                     None if entry.kind == milepost_model::EntryKind::Mark => session.checkpoints += 1,
                     None => {}
                 }
@@ -115,6 +127,8 @@ impl Store {
             })
             .await?;
         }
+        // The log of an import that was not finished does not say so: it is another store's.
+        session.hidden |= self.is_unfinished(id).await?;
         Ok(session)
     }
 }

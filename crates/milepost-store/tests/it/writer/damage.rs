@@ -1,5 +1,7 @@
 //! Damage that loading and indexing meet.
 
+use milepost_store::SessionQuery;
+
 use super::*;
 
 #[tokio::test]
@@ -54,4 +56,38 @@ async fn damage_that_indexing_meets_keeps_nobody_from_writing() {
     tokio::time::sleep(Duration::from_millis(400)).await;
     other.append(step(2)).await.unwrap();
     assert_eq!(store.state(other.id()).await.unwrap(), state(json!({"memory": {"step": 2}})));
+}
+
+/// What a list shows follows from the log: damage to it hides no session, and keeps nobody from going on.
+#[tokio::test]
+async fn a_damaged_row_of_the_list_is_read_from_the_log() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    let id = writer.id();
+    let other = create(&store).await.id();
+    let first = writer.append(step(1)).await.unwrap();
+    writer.append(step(2)).await.unwrap();
+    let known = store.session(id).await.unwrap();
+    writer.release().await.unwrap();
+    store.close().await.unwrap();
+    sql(&scratch.path(), "UPDATE sessions SET detail = zeroblob(length(detail))");
+    let store = scratch.open().await;
+    assert_eq!(store.session(id).await.unwrap(), known);
+    let listed: Vec<SessionId> =
+        store.sessions(&SessionQuery::default()).await.unwrap().sessions.iter().map(|session| session.id).collect();
+    assert!(listed.contains(&id) && listed.contains(&other), "{listed:?}");
+    let report = store.verify().await.unwrap();
+    assert!(!report.is_whole() && report.problems.iter().all(|problem| problem.derived), "{report:?}");
+    // A message that is damaged, too, is still one that was said.
+    damage(&scratch.path(), first.first);
+    assert_eq!(store.session(id).await.unwrap().messages(), 2);
+    let writer = store.write(id, &claim()).await.unwrap();
+    writer.append(step(3)).await.unwrap();
+    assert_eq!(store.session(id).await.unwrap().messages(), 3);
+    writer.release().await.unwrap();
+    // What cannot be made anew (the text of that message, if it was not indexed yet) stands in nobody else's way.
+    let _ = store.reindex().await;
+    let report = store.verify().await.unwrap();
+    assert!(report.problems.iter().all(|problem| problem.session != Some(other)), "{report:?}");
 }
