@@ -51,6 +51,11 @@ impl Session {
         if let Some(before) = &before
             && !is_stale(before, dir).await?
         {
+            // It may have been moved.
+            let (path, shown) = working_directory(dir);
+            if self.state().await?.pointer("/context/workingDirectory") != Some(&shown) {
+                self.set(&[(path, shown)]).await?;
+            }
             return Ok(false);
         }
         let limits = before.map_or_else(ContextLimits::default, |before| before.limits);
@@ -88,8 +93,13 @@ impl Session {
         };
         let whole = context.to_json(&about, &|text| tokenizer.count_text(text) as u64);
         let fields = whole.as_object().cloned().unwrap_or_default();
-        let directory = ("workingDirectory".to_owned(), Value::String(dir.display().to_string()));
         let place = |(key, value): (String, Value)| (StatePath::root().key("context").key(key), value);
-        fields.into_iter().filter(|(key, _)| key != "sessionId").chain([directory]).map(place).collect()
+        // What nobody said does not stand over what somebody set.
+        let is_said = |(key, value): &(String, Value)| key != "sessionId" && value.as_str() != Some("");
+        fields.into_iter().filter(is_said).map(place).chain([working_directory(dir)]).collect()
     }
+}
+
+fn working_directory(dir: &Path) -> (StatePath, Value) {
+    (StatePath::root().key("context").key("workingDirectory"), Value::String(dir.display().to_string()))
 }

@@ -235,6 +235,14 @@ pub fn parse_set(text: &str) -> Result<(StatePath, Value)> {
             }
             None => parsed,
         },
+        // What is begun like JSON was meant to be it.
+        Err(error) if value.trim_start().starts_with(['{', '[', '"']) => {
+            return Err(Error::refused(
+                format!("setting {key}"),
+                format!("what follows the = begins like JSON and is none: {error}"),
+                "mend it; or write it as a text, in double quotes",
+            ));
+        }
         Err(_) => Value::String(value.to_owned()),
     };
     Ok((path, value))

@@ -3,7 +3,7 @@
 use milepost::project::{NewArtifact, Owner, Projects};
 use milepost::store::{DeleteMode, Options, Store};
 use milepost::tools::{calls_since, hydrated};
-use milepost::{MarkQuery, MessageQuery, NewMark, NewSession, Notice, SessionPatch, Trigger};
+use milepost::{MarkQuery, MessageQuery, NewMark, NewSession, Notice, SessionPatch, Trigger, parse_set};
 use serde_json::json;
 
 use crate::support::{Scratch, user};
@@ -122,6 +122,37 @@ async fn the_context_of_a_directory_is_collected_again_only_when_it_changed() {
     assert!(session.collect_context(dir.path()).await.unwrap());
     let state = session.state().await.unwrap();
     assert_eq!(state.pointer("/context/project/claudeMd"), Some(&json!("Use spaces, please.")));
+}
+
+/// What the directory does not tell stays as somebody set it, and a directory that was moved is found where it is.
+#[tokio::test]
+async fn the_context_of_a_directory_leaves_alone_what_it_does_not_know() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let place = tempfile::tempdir().unwrap();
+    let (old, new) = (place.path().join("old"), place.path().join("new"));
+    std::fs::create_dir(&old).unwrap();
+    std::fs::write(old.join("CLAUDE.md"), "Use tabs.").unwrap();
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    session.set(&[parse_set("context.featureId=F9").unwrap()]).await.unwrap();
+    assert!(session.collect_context(&old).await.unwrap());
+    let state = session.state().await.unwrap();
+    assert_eq!(state.pointer("/context/featureId"), Some(&json!("F9")));
+    std::fs::rename(&old, &new).unwrap();
+    session.collect_context(&new).await.unwrap();
+    let state = session.state().await.unwrap();
+    assert_eq!(state.pointer("/context/workingDirectory"), Some(&json!(new.display().to_string())));
+}
+
+#[test]
+fn what_begins_like_json_and_is_none_is_no_value() {
+    for text in ["memory={\"a\":", "memory=[1,", "memory=\"unclosed", "memory= {a: 1}"] {
+        let refused = parse_set(text).unwrap_err().to_string();
+        assert!(refused.contains("begins like JSON") && refused.contains("double quotes"), "{refused}");
+    }
+    for (text, value) in [("a=b c", json!("b c")), ("a=\"{\"", json!("{")), ("a=", json!("")), ("a={}", json!({}))] {
+        assert_eq!(parse_set(text).unwrap().1, value, "{text}");
+    }
 }
 
 #[tokio::test]
