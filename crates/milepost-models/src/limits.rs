@@ -16,6 +16,8 @@ pub const MAX_BLOCKS: usize = 1000;
 pub const MAX_TOLD_CHARS: usize = 600;
 /// How long a limit lasts when the server does not say (60 seconds).
 pub const DEFAULT_LIMIT_MS: i64 = 60_000;
+/// A limit lasts at least so long (1 second), whatever its provider says: asking again at once would be limited again.
+pub const MIN_LIMIT_MS: i64 = 1000;
 /// The longest that a limit is believed to last (8 days: a weekly limit, and a day).
 pub const MAX_LIMIT_MS: i64 = 8 * 86_400_000;
 /// The tokens that an answer may have when the request does not say (8,192).

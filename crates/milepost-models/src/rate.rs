@@ -3,7 +3,7 @@
 use milepost_model::{Timestamp, parse_time};
 
 use crate::answer::Told;
-use crate::limits::{DEFAULT_LIMIT_MS, MAX_LIMIT_MS};
+use crate::limits::{DEFAULT_LIMIT_MS, MAX_LIMIT_MS, MIN_LIMIT_MS};
 
 /// A response's headers, by name in lower case.
 pub(crate) trait Headers {
@@ -30,7 +30,7 @@ pub(crate) fn until(headers: &dyn Headers, message: &str, now: Timestamp) -> (Ti
         .or_else(|| exhausted(headers, now))
         .or_else(|| in_message(message, now).map(|until| (until, Told::Provider("message"))))
         .unwrap_or((now.plus_ms(DEFAULT_LIMIT_MS), Told::Nobody));
-    (Timestamp(until.0.clamp(now.0, now.plus_ms(MAX_LIMIT_MS).0)), told)
+    (Timestamp(until.0.clamp(now.plus_ms(MIN_LIMIT_MS).0, now.plus_ms(MAX_LIMIT_MS).0)), told)
 }
 
 /// What `retry-after-ms` or `retry-after` says: seconds, or a date.
@@ -182,6 +182,8 @@ mod tests {
             assert_eq!(seconds(own, ""), (60, Told::Nobody), "{nonsense}");
         }
         assert_eq!(seconds(&[("retry-after", "1e300")], "").0, MAX_LIMIT_MS / 1000);
-        assert_eq!(seconds(&[("retry-after", "Wed, 14 Oct 2015 17:28:00 GMT")], "").0, 0);
+        // One that is over, or that is none, lasts a moment: whoever asks again at once is limited again.
+        assert_eq!(seconds(&[("retry-after", "Wed, 14 Oct 2015 17:28:00 GMT")], "").0, MIN_LIMIT_MS / 1000);
+        assert_eq!(seconds(&[("retry-after", "0")], "").0, MIN_LIMIT_MS / 1000);
     }
 }
