@@ -113,6 +113,26 @@ nodes:
     assert_eq!(scene.effects.nodes(), ["pay"]);
 }
 
+/// Whoever has seen its key would take the new input for the old one.
+#[tokio::test]
+async fn a_step_that_may_be_repeated_is_not_repeated_with_another_input() {
+    let scene = Scene::new();
+    scene.effects.fail.store(9, Ordering::SeqCst);
+    let text = "
+memory: {to: kim}
+nodes:
+  pay: {action: effect, idempotent: true, retry: {attempts: 5, backoff: 1h}, with: {to: '{{ memory.to }}'}}
+";
+    let (id, _) = scene.start(text).await;
+    scene.effects.fail.store(0, Ordering::SeqCst);
+    scene.clock.advance_ms(7_200_000);
+    let engine = scene.engine().await;
+    let how = Resume { take_over: true, ..Resume::latest() }.set(StatePath::root().key("memory").key("to"), "lee");
+    let refused = scene.runner(&engine).resume(id, how, None, &BTreeMap::new()).await.unwrap_err();
+    assert!(matches!(&refused, Error::Changed { node, .. } if node == "pay"), "{refused}");
+    assert!(scene.effects.nodes().is_empty());
+}
+
 #[tokio::test]
 async fn a_step_that_is_another_in_the_graph_is_refused_with_the_difference() {
     let scene = Scene::new();
