@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use milepost::context::compact::Extractive;
 use milepost::context::history::Dialect;
+use milepost::context::request::MessagesRequest;
 use milepost::model::{Body, Seq};
 use milepost::{
     Channel, Chapter, Compact, Event, Mark, MarkQuery, Message, MessageQuery, Milepost, NewMark, NewSession, Point,
@@ -143,7 +144,12 @@ impl Chat {
     /// Asks once more for an answer to the person's last message. An answer that is there is left behind, on the old
     /// timeline. None when there is nothing to answer.
     pub async fn again(&self, cancel: &Cancel, heard: impl FnMut(Piece<'_>) + Send) -> Result<Option<Said>> {
-        match self.undo().await? {
+        let unanswered = self.session.engine().build_unanswered(self.session.id(), self.dialect).await?;
+        if let Some(built) = unanswered {
+            // It stays where it is: whoever is killed now leaves it as it was, with its wake-up.
+            return self.ask(self.request_of(built), cancel, heard, None).await.map(Some);
+        }
+        match self.take_back().await? {
             Some(undone) => self.say(&undone.said, cancel, heard).await.map(Some),
             None => Ok(None),
         }
@@ -170,12 +176,16 @@ impl Chat {
 
     async fn request(&self, prompt: &str) -> Result<Request> {
         let built = self.session.engine().build_messages(self.session.id(), prompt, self.dialect).await?;
+        Ok(self.request_of(built))
+    }
+
+    fn request_of(&self, built: MessagesRequest) -> Request {
         let mut request = Request::new(built.view.into_messages());
         request.system = Some(built.system_prompt).filter(|text| !text.trim().is_empty());
         if let Some(tokens) = self.max_tokens {
             request.max_tokens = tokens;
         }
-        Ok(request)
+        request
     }
 
     async fn ask(
@@ -281,6 +291,16 @@ impl Chat {
     /// Takes the person's last message back, with all that followed it; it stays, on the old timeline. None when there is
     /// none.
     pub async fn undo(&self) -> Result<Option<Undone>> {
+        let undone = self.take_back().await?;
+        if undone.is_some() {
+            // What was taken back needs no answer.
+            wake::forget(self.session.engine(), self.session.id()).await?;
+            *self.limited.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        Ok(undone)
+    }
+
+    async fn take_back(&self) -> Result<Option<Undone>> {
         let engine = self.session.engine();
         let query = MessageQuery { channel: Some(Channel::MAIN), ..MessageQuery::default() };
         let all = engine.store().messages(self.session.id(), &query).await?;
@@ -290,9 +310,6 @@ impl Chat {
         let marks = engine.store().marks(self.session.id(), &query).await?;
         let Some(before) = marks.into_iter().find(|mark| mark.at.seq < said.at.seq) else { return Ok(None) };
         let messages = all.iter().filter(|stored| stored.at.seq > before.at.seq).count();
-        // What was taken back needs no answer.
-        wake::forget(engine, self.session.id()).await?;
-        *self.limited.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let mark = self.session.restore(&Point::Checkpoint(before.checkpoint.id)).await?;
         Ok(Some(Undone { mark, said: said.message.text().into_owned(), messages }))
     }

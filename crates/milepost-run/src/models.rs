@@ -44,6 +44,15 @@ impl Models {
         self.settings.model.as_deref()
     }
 
+    /// The same with another usual model, if one is named.
+    #[must_use]
+    pub fn with_usual(&self, name: Option<&str>) -> Self {
+        let Some(name) = name else { return self.clone() };
+        let mut settings = (*self.settings).clone();
+        settings.model = Some(name.to_owned());
+        Self { settings: Arc::new(settings), ..self.clone() }
+    }
+
     /// How a model is asked: by its name among the settings' own, or by `PROVIDER/MODEL`.
     pub fn config(&self, name: &str) -> Result<ModelConfig, Error> {
         match self.settings.models.get(name) {

@@ -7,7 +7,7 @@ use milepost_context::request::{
     AgentDescription, Context, MessagesRequest, Request, RequestError, RequestParts, build_messages, build_request,
     estimate_request_size,
 };
-use milepost_model::{Channel, SessionId};
+use milepost_model::{Channel, Role, SessionId};
 use milepost_store::MessageQuery;
 use serde_json::Value;
 
@@ -66,6 +66,15 @@ impl Milepost {
     pub async fn build_messages(&self, id: SessionId, user_prompt: &str, rules: Dialect) -> Result<MessagesRequest> {
         let parts = self.request_parts(id, user_prompt).await?;
         build_messages(&parts, rules, self.budget_tokens(), &self.tokenizer()).map_err(refused)
+    }
+
+    /// As [`Milepost::build_messages`], for what the user said last, which is in the session and has no answer; none when
+    /// something else was said last.
+    pub async fn build_unanswered(&self, id: SessionId, rules: Dialect) -> Result<Option<MessagesRequest>> {
+        let mut parts = self.request_parts(id, "").await?;
+        let Some(last) = parts.messages.pop_if(|last| last.role == Role::User) else { return Ok(None) };
+        parts.user_prompt = last.text().into_owned();
+        build_messages(&parts, rules, self.budget_tokens(), &self.tokenizer()).map(Some).map_err(refused)
     }
 }
 

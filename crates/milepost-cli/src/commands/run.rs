@@ -12,7 +12,7 @@ use milepost::{Milepost, NewSession, Point, Resume, SessionId, State, Status, pa
 use milepost_run::graph::Graph;
 use milepost_run::models::Models;
 use milepost_run::run::{Budget, End, Error, Ledger, Runner, Settle, Status as StepStatus};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::cost::{budget, tell_cost};
 use super::end::{completed_outputs, finish};
@@ -52,10 +52,23 @@ pub async fn run(app: &mut App, args: Run) -> Result<ExitCode> {
             let patch = key(args.keyed).patch().title(title);
             let mut state = State::default();
             *state.section_mut("memory") = Value::Object(memory);
+            remember_model(&mut state, args.how.model.as_deref());
             runner.start(&graph, NewSession { patch, state, policy, ..NewSession::default() }).await.map_err(told)?
         }
     };
     finish(app, &engine, id, &graph, end).await
+}
+
+/// Notes the model that was said for this session, so that it goes on with the same.
+pub fn remember_model(state: &mut State, model: Option<&str>) {
+    if let Some(model) = model {
+        *state.section_mut("agent") = json!({ "model": model });
+    }
+}
+
+/// The model that was said for a session when it began.
+pub fn remembered_model(state: &State) -> Option<&str> {
+    state.pointer("/agent/model").and_then(Value::as_str)
 }
 
 /// The values that were given for the shared memory. What the graph does not know is probably misspelt.
@@ -130,7 +143,7 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
         .into());
     }
     let settle = settled(&state, &args)?;
-    app.set("model", args.how.model.clone());
+    app.set("model", args.how.model.clone().or_else(|| remembered_model(&state).map(str::to_owned)));
     let given = match &args.graph {
         Some(file) => Some(usable(app, &check(file).await?, file)?),
         None => None,

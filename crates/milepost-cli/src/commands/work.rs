@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::chat;
-use super::run::{engine_for, runner, told};
+use super::run::{engine_for, remembered_model, runner, told};
 use super::tell::{Teller, line};
 use crate::app::App;
 use crate::args::Work;
@@ -111,7 +111,11 @@ async fn begin(app: &mut App, engine: &Milepost, models: &Models, id: SessionId,
         // Somebody works on it. It is looked at again when the claim is over.
         Err(()) => return Ok(None),
     }
-    let info = engine.store().session(id).await?;
+    let store = engine.store();
+    let (info, state) = (store.session(id).await?, store.state(id).await?);
+    // What was said for all of them stands over what was said for one when it began.
+    let known = remembered_model(&state).filter(|_| args.how.model.is_none());
+    let models = &models.with_usual(known);
     if info.agent.as_deref() == Some(chat::AGENT) {
         return go_on_talking(app, engine, models, id).await.map(Some);
     }

@@ -171,6 +171,46 @@ fn what_a_limit_stood_in_the_way_of_is_answered_when_it_is_over() {
     assert_eq!((ran.code, place.texts(&id).len()), (0, 2), "nothing is due any more: {}", ran.err);
 }
 
+/// By the model that was said when it began, though the settings name none.
+#[test]
+fn what_a_limit_stood_in_the_way_of_is_asked_of_the_model_that_was_said() {
+    let place = Place::new();
+    place.write("plan.yaml", "steps:\n  - {id: a, action: model, with: {prompt: hi}}\n");
+    place
+        .write("model.yaml", "after_last: repeat\nreplies:\n  - {limited: {after_ms: 1500, why: too many requests}}\n");
+    let ran = place.run(&["chat", "--model", "scripted/model.yaml", "too much"]);
+    assert_eq!(ran.code, 11, "{}", ran.err);
+    let chat = last(&place);
+    let ran = place.run(&["run", "plan.yaml", "--model", "scripted/model.yaml", "--patience", "0s"]);
+    assert_eq!(ran.code, 11, "{}", ran.err);
+    let run = last(&place);
+    place.write("model.yaml", "after_last: repeat\nreplies: [{text: Enough.}]\n");
+    let ran = place.run(&["work", "--until-idle"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(place.texts(&chat), ["too much", "Enough."], "{}", ran.err);
+    assert_eq!(text(&place.json(&["sessions", "show", &run]), "/status"), "completed", "{}", ran.err);
+}
+
+/// Whoever asks again leaves the message and its wake-up where they are until there is an answer.
+#[tokio::test]
+async fn a_worker_that_is_killed_while_it_asks_again_loses_nothing() {
+    let place = place("replies:\n  - {limited: {after_ms: 1, why: too many requests}}\n");
+    assert_eq!(place.run(&["chat", "too much"]).code, 11);
+    let id = last(&place);
+    place.write("model.yaml", SLOW);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let mut worker = place.command(["work", "--once"]).stderr(Stdio::piped()).spawn().unwrap();
+    // It says that the session goes on before it asks.
+    let mut told = [0; 1];
+    worker.stderr.as_mut().unwrap().read_exact(&mut told).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    assert_eq!(place.texts(&id)[0], "too much");
+    let engine = milepost::Milepost::open(&place.url()).await.unwrap();
+    assert!(engine.store().record("wakeup", &id).await.unwrap().is_some(), "it is due again when the claim is over");
+}
+
 #[test]
 fn a_message_that_was_taken_back_needs_no_answer() {
     let place = place("replies:\n  - {limited: {after_ms: 1, why: too many requests}}\n");

@@ -16,6 +16,7 @@ use milepost_run::chat::{Chat, Left};
 use milepost_run::models::Models;
 use serde_json::json;
 
+use super::run::remember_model;
 use crate::app::{App, interrupts};
 use crate::args;
 use crate::errors::{Failed, Usage};
@@ -44,6 +45,8 @@ pub struct Fresh {
     dialect: Dialect,
     title: Option<String>,
     system: Option<String>,
+    /// The model that was said, when it is another than the usual one.
+    said: Option<String>,
     max_tokens: Option<u32>,
 }
 
@@ -57,6 +60,7 @@ impl Fresh {
         if let Some(system) = &self.system {
             *state.section_mut("context") = json!({ "systemPrompt": system });
         }
+        remember_model(&mut state, self.said.as_deref());
         let new = NewSession { patch, state, ..NewSession::default() };
         let chat = Chat::begin(&self.engine, new, Arc::clone(&self.model), self.dialect).await?;
         Ok(chat.max_tokens(self.max_tokens))
@@ -102,6 +106,7 @@ pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
         dialect,
         title: args.title,
         system: args.system,
+        said: args.model,
         max_tokens: args.max_tokens,
     };
     let (chat, left) = match session {
