@@ -35,6 +35,9 @@ pub async fn run(app: &mut App, command: Messages) -> Result<()> {
             let Salvaged { messages, damaged } = found;
             let messages = if reveal { app.engine().await?.reveal_messages(messages).await? } else { messages };
             put_all(app, id, &messages, &damaged)?;
+            if !all && messages.len() == last && checkpoint.is_none() && channel.is_none() {
+                tell_rest(app, id, messages.len()).await?;
+            }
             must_have_all(id, &damaged)
         }
         Messages::Tail { session, last, no_follow, reveal } => tail(app, &session, last, no_follow, reveal).await,
@@ -124,6 +127,17 @@ async fn list(
         None => None,
     };
     Ok(engine.messages_past_damage(id, at, &query).await?)
+}
+
+/// Says how many messages there are besides those that were shown.
+async fn tell_rest(app: &mut App, id: SessionId, shown: usize) -> Result<()> {
+    let engine = app.engine().await?;
+    let info = engine.store().session(id).await.map_err(milepost::Error::from)?;
+    let there = info.counts.get(&Channel::MAIN).copied().unwrap_or(0);
+    if there > shown as u64 {
+        app.out.note(format!("the last {shown} of {there} messages; --all shows every one"));
+    }
+    Ok(())
 }
 
 /// Says what could not be read, and what to do.

@@ -203,10 +203,12 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
         }));
     }
     app.out.line(format!("{id} is back at {}", name(&mark)))?;
-    if behind > 0 {
-        let back = end.map(|id| format!("; go forward again with: milepost sessions restore {} {id}", short(now.id)));
-        let later = count(behind, "later message");
-        app.out.note(format!("on the old timeline: {later}{}", back.unwrap_or_default()));
+    let forward = end.filter(|end| *end != mark.checkpoint.id);
+    let back = forward.map(|id| format!("go forward again with: milepost sessions restore {} {id}", short(now.id)));
+    let later = (behind > 0).then(|| format!("on the old timeline: {}", count(behind, "later message")));
+    let said: Vec<String> = later.into_iter().chain(back).collect();
+    if !said.is_empty() {
+        app.out.note(said.join("; "));
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use milepost::{MarkQuery, Milepost, SessionId, SessionPatch};
 use serde_json::json;
 
 use super::sessions::key;
+use super::show::Later;
 use crate::app::App;
 use crate::args::{self, Format};
 use crate::errors::{Failed, Usage, without_advice};
@@ -66,20 +67,26 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
     if is_private {
         warn_of_clear(app);
     }
-    let left_out = match args.format {
-        Format::Task | Format::Plan => after_checkpoint(&engine, id).await?,
-        _ => 0,
+    let after = match args.format {
+        Format::Tree | Format::Task | Format::Plan | Format::Graph => after_checkpoint(&engine, id).await?,
+        _ => Later::default(),
     };
-    if left_out > 0 {
+    let left_out = if matches!(args.format, Format::Task | Format::Plan) { after.messages } else { 0 };
+    let messages = (left_out > 0).then(|| count(left_out, "message"));
+    let state = after.state.then(|| "changes of the state".to_owned());
+    let what: Vec<String> = messages.into_iter().chain(state).collect();
+    if !what.is_empty() {
         app.out.note(format!(
             "{} this form holds checkpoints, and {} came after the last: take one and export again, with: milepost checkpoint {}",
             app.styles().warn("warning:"),
-            count(left_out, "message"),
+            what.join(" and "),
             short(id)
         ));
     }
     if app.out.json {
-        return app.out.json(&json!({ "sessionId": id, "files": files, "messagesLeftOut": left_out }));
+        return app.out.json(&json!({
+            "sessionId": id, "files": files, "messagesLeftOut": left_out, "stateLeftOut": after.state,
+        }));
     }
     for file in &files {
         let size = std::fs::metadata(file).map(|data| data.len()).unwrap_or(0);
@@ -161,13 +168,16 @@ pub async fn export_all(app: &mut App, args: args::ExportAll) -> Result<()> {
     Ok(())
 }
 
-/// So many messages came after the last checkpoint.
-async fn after_checkpoint(engine: &Milepost, id: SessionId) -> Result<u64> {
+/// What came after the last checkpoint.
+async fn after_checkpoint(engine: &Milepost, id: SessionId) -> Result<Later> {
     let newest = MarkQuery { limit: Some(1), ..MarkQuery::default() };
     let marks = engine.store().marks(id, &newest).await.map_err(milepost::Error::from)?;
     Ok(match marks.first() {
-        Some(mark) => super::show::later(engine, id, mark).await.messages,
-        None => engine.store().session(id).await.map_err(milepost::Error::from)?.messages(),
+        Some(mark) => super::show::later(engine, id, mark).await,
+        None => {
+            let messages = engine.store().session(id).await.map_err(milepost::Error::from)?.messages();
+            Later { messages, ..Later::default() }
+        }
     })
 }
 

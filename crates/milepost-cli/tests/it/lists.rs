@@ -182,3 +182,31 @@ fn what_was_deleted_and_is_kept_for_its_branches_is_shown_as_that() {
         assert_eq!((text(&found, "/hits/0/sessionId"), found["hits"].as_array().unwrap().len()), (branch.as_str(), 1));
     }
 }
+
+#[test]
+fn a_list_of_messages_says_how_many_there_are() {
+    let place = Place::new();
+    let id = place.session("Many", &[]);
+    let list: Vec<Value> = (0..30).map(|number| json!({"role": "user", "content": number.to_string()})).collect();
+    place.ok(&["messages", "add", &id, "--from-json", &json!(list).to_string()]);
+    let ran = place.run(&["messages", "list", &id]);
+    assert!(ran.err.contains("the last 20 of 30 messages; --all shows every one"), "{ran:?}");
+    assert_eq!(place.run(&["messages", "list", &id, "--all"]).err, "");
+    assert_eq!(place.run(&["messages", "list", &id, "--last", "40"]).err, "");
+}
+
+#[test]
+fn what_came_after_a_checkpoint_is_never_left_in_silence() {
+    let place = Place::new();
+    let id = place.session("Later", &["one"]);
+    place.ok(&["checkpoint", &id, "--label", "here"]);
+    place.ok(&["state", "set", &id, "memory.late=1"]);
+    for form in ["tree", "task", "plan", "graph"] {
+        let to = place.path().join(form);
+        let ran = place.run(&["sessions", "export", &id, "-f", form, "-o", to.to_str().unwrap()]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(ran.err.contains("changes of the state came after the last"), "{form}: {ran:?}");
+    }
+    let ran = place.run(&["sessions", "restore", &id, "here"]);
+    assert!(ran.err.contains("go forward again with: milepost sessions restore"), "{ran:?}");
+}
