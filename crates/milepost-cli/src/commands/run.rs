@@ -53,6 +53,10 @@ pub async fn run(app: &mut App, args: Run) -> Result<ExitCode> {
             let mut state = State::default();
             *state.section_mut("memory") = Value::Object(memory);
             remember_model(&mut state, args.how.model.as_deref());
+            // Whoever goes on with it may stand elsewhere.
+            if let Ok(here) = std::env::current_dir() {
+                *state.section_mut("context") = json!({ "workingDirectory": here.display().to_string() });
+            }
             runner.start(&graph, NewSession { patch, state, policy, ..NewSession::default() }).await.map_err(told)?
         }
     };

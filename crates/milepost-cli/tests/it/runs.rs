@@ -376,3 +376,26 @@ async fn a_run_or_a_conversation_that_somebody_holds_says_how_to_take_it_over() 
         held.session.release().await.unwrap();
     }
 }
+
+/// Whoever goes on with a run does so where the run is, not where they stand.
+#[test]
+fn commands_run_where_the_run_was_begun() {
+    let place = Place::new();
+    let elsewhere = place.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::create_dir(place.path().join("below")).unwrap();
+    place.write(
+        "plan.yaml",
+        "steps:
+  - {id: nap, action: wait, with: {for: 1s}}
+  - {id: make, action: shell, needs: nap, with: {command: 'echo made > made'}}
+  - {id: deep, action: shell, needs: make, with: {command: 'echo made > made', cwd: below}}
+",
+    );
+    assert_eq!(place.run(&["run", "plan.yaml", "--patience", "0s"]).code, 11);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let ran = Ran::of(place.command(["work", "--once"]).current_dir(&elsewhere).output().unwrap());
+    assert!(ran.err.contains("completed"), "{ran:?}");
+    assert!(place.path().join("made").exists() && place.path().join("below/made").exists());
+    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
+}

@@ -20,6 +20,7 @@ mod turn;
 pub(crate) mod wake;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use milepost::{Event, Milepost, NewSession, Resume, Session, SessionId, State, Timestamp};
@@ -311,6 +312,7 @@ impl Runner {
             node: String::new(),
             settle: Arc::new(settle.clone()),
             path: graph.path.as_str().into(),
+            directory: working_directory(state),
             policy: Arc::new(session.policy().clone()),
             grace_ms: self.grace_ms,
         };
@@ -353,6 +355,12 @@ impl Runner {
         }
         all
     }
+}
+
+/// Where a session's commands run, if that is there.
+fn working_directory(state: &State) -> Option<Arc<Path>> {
+    let path = Path::new(state.pointer("/context/workingDirectory")?.as_str()?);
+    path.is_dir().then(|| path.into())
 }
 
 /// The key of a step: the same for every attempt and after every crash, another after a restore.

@@ -2,6 +2,7 @@
 //! have their lines in a ledger below the step's, with intent, outcome and key as every step.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use milepost::{Event, Milepost, NewMark, Together};
@@ -62,6 +63,8 @@ pub(crate) struct Parts {
     pub settle: Arc<BTreeMap<String, Settle>>,
     /// The file of the graph that the step stands in.
     pub path: Arc<str>,
+    /// The session's working directory, if it has one that is there: whoever goes on with it may stand elsewhere.
+    pub directory: Option<Arc<Path>>,
     /// The session's policy.
     pub policy: Arc<Policy>,
     pub grace_ms: u64,

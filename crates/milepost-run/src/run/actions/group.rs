@@ -1,6 +1,8 @@
 //! A process group of one's own: a program sees only the variables that it is allowed, and when it has to end, all that it
 //! started does too.
 
+use std::path::Path;
+
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use tokio::process::{Child, Command};
@@ -46,7 +48,13 @@ pub(super) fn confine(command: &mut Command, parameters: &Value, step: &Step) {
     command.env("MILEPOST_SESSION", step.session.to_string());
     command.env("MILEPOST_NODE", &step.node);
     command.env("MILEPOST_ATTEMPT", step.attempt.to_string());
-    if let Some(directory) = text(parameters, "cwd") {
+    let own = text(parameters, "cwd").map(Path::new);
+    let directory = match (&step.parts.directory, own) {
+        (Some(base), Some(own)) => Some(base.join(own)),
+        (Some(base), None) => Some(base.to_path_buf()),
+        (None, own) => own.map(Path::to_path_buf),
+    };
+    if let Some(directory) = directory {
         command.current_dir(directory);
     }
     command.process_group(0).kill_on_drop(true);
