@@ -175,7 +175,11 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
     if args.dry_run {
         return Ok(ExitCode::SUCCESS);
     }
-    let models = models_for(app, &graph).await?;
+    let models = match before.forecast.steps.is_empty() {
+        // What is left to do asks none.
+        true => app.models().await?,
+        false => models_for(app, &graph).await?,
+    };
     app.free_from_the_dead(id).await?;
     let engine = engine_for(app, &graph).await?;
     let runner =

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use milepost::{Event, SessionId};
+use milepost::{Event, SessionId, Timestamp};
 use milepost_run::graph::Graph;
 use milepost_run::run::Watch;
 use serde_json::{Map, Value, json};
@@ -76,7 +76,8 @@ impl Teller {
         let number = |key: &str| event.data.get(key).and_then(Value::as_u64).unwrap_or(0);
         let flag = |key: &str| event.data.get(key).and_then(Value::as_bool).unwrap_or(false);
         let node = text("node");
-        let of = self.attempts.get(node).copied().unwrap_or(1);
+        // Parts of steps are not among the nodes.
+        let of = u64::from(self.attempts.get(node).copied().unwrap_or(1)).max(number("attempt"));
         let styles = self.styles;
         let again = match (number("iteration"), number("attempt")) {
             (0, 0 | 1) => String::new(),
@@ -97,7 +98,9 @@ impl Teller {
             ),
             "step_waits" => format!("{} {}", styles.warn("waits for"), plain(text("what"))),
             "step_limited" => {
-                format!("{} until {}: {}", styles.warn("limited"), plain(text("until")), plain(text("why")))
+                let until = event.data.get("until").cloned().and_then(|until| serde_json::from_value(until).ok());
+                let until = until.map(|until: Timestamp| format!(" until {until}")).unwrap_or_default();
+                format!("{}{until}: {}", styles.warn("limited"), plain(text("why")))
             }
             "step_skipped" => styles.dim("skipped"),
             "step_uncertain" if flag("runs_again") => {

@@ -183,6 +183,7 @@ fn what_a_limit_stood_in_the_way_of_is_asked_of_the_model_that_was_said() {
     let chat = last(&place);
     let ran = place.run(&["run", "plan.yaml", "--model", "scripted/model.yaml", "--patience", "0s"]);
     assert_eq!(ran.code, 11, "{}", ran.err);
+    assert!(ran.err.contains("limited until 2"), "{}", ran.err);
     let run = last(&place);
     place.write("model.yaml", "after_last: repeat\nreplies: [{text: Enough.}]\n");
     let ran = place.run(&["work", "--until-idle"]);

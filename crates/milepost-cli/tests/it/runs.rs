@@ -399,3 +399,19 @@ fn commands_run_where_the_run_was_begun() {
     assert!(place.path().join("made").exists() && place.path().join("below/made").exists());
     assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
 }
+
+#[test]
+fn a_resume_wants_no_model_that_nothing_asks_any_more() {
+    let place = Place::new();
+    place.write("model.yaml", "replies: [{text: Hello.}]\n");
+    place.write("milepost.yaml", "model: scripted/model.yaml\n");
+    place.write(
+        "plan.yaml",
+        "steps:\n  - {id: a, action: model, with: {prompt: hi}}\n  - {id: b, action: shell, needs: a, with: {command: test -e go}}\n",
+    );
+    assert_eq!(place.run(&["run", "plan.yaml"]).code, 10);
+    std::fs::remove_file(place.path().join("milepost.yaml")).unwrap();
+    place.write("go", "");
+    let ran = place.run(&["resume", "last"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}

@@ -177,7 +177,7 @@ impl Talk<'_> {
         let styles = self.app.styles();
         let (answer, why) = match said {
             Said::Whole(answer) => (Some(answer), None),
-            Said::Cut { answer, why } => (Some(answer), Some(format!("{why} What had arrived is kept"))),
+            Said::Cut { answer, why } => (Some(answer), Some(format!("{why}; what had arrived is kept"))),
             Said::Limited(limited) => {
                 self.code = LIMITED;
                 let why = format!(
