@@ -152,6 +152,9 @@ pub struct ResumeRun {
     /// An uncertain step had no effect, or may have it twice: run it again
     #[arg(long, value_name = "STEP")]
     pub again: Vec<String>,
+    /// Let happen again what happened after the checkpoint, though it may not be repeated by itself
+    #[arg(long)]
+    pub repeat_effects: bool,
     /// Take the session even if someone else holds it
     #[arg(long)]
     pub take_over: bool,

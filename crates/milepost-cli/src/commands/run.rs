@@ -169,6 +169,11 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
     if given.is_none() {
         note_newer_file(app, &graph);
     }
+    if args.dry_run || args.repeat_effects {
+        for (step, key) in before.repeats {
+            app.out.note(format!("would happen again: {} (key {key})", plain(&step)));
+        }
+    }
     let budget = budget(&args.budgets, before.forecast.budget);
     before.forecast.budget = budget.unwrap_or(before.forecast.budget);
     tell_cost(app, id, &graph, &before.forecast, args.dry_run)?;
@@ -184,7 +189,13 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
     let engine = engine_for(app, &graph).await?;
     let runner =
         runner(app, &engine, &models, &graph, &args.how, budget).watch(Teller::new(app, &graph, false).watch());
-    let (end, _) = runner.resume(id, how, given.as_ref(), &settle).await.map_err(ways)?;
+    let runner = if args.repeat_effects { runner.repeat_effects() } else { runner };
+    let from = args.checkpoint.as_deref();
+    let outcome = runner.resume(id, how, given.as_ref(), &settle).await;
+    let (end, _) = outcome.map_err(|error| match error {
+        Error::Repeats { .. } => with_yes(error, id, args.graph.as_deref(), from),
+        error => ways(error),
+    })?;
     finish(app, &engine, id, &graph, end).await
 }
 
@@ -209,6 +220,18 @@ fn with_ways(error: Error, id: SessionId, file: Option<&Path>) -> anyhow::Error 
         _ => return told(error),
     }
     ways.extend(file.map(|_| ("unchanged", format!("milepost resume {}", short(id)))));
+    Failed::with_ways(error.to_string(), ways).into()
+}
+
+/// How to go on where that would let effects happen again.
+fn with_yes(error: Error, id: SessionId, file: Option<&Path>, from: Option<&str>) -> anyhow::Error {
+    let file = file.map(|file| format!(" --graph {}", quoted(&file.to_string_lossy()))).unwrap_or_default();
+    let mut ways = Vec::new();
+    if from.is_some() {
+        ways.push(("latest", format!("milepost resume {}{file}", short(id))));
+    }
+    let from = from.map(|from| format!(" --checkpoint {}", quoted(from))).unwrap_or_default();
+    ways.push(("again", format!("milepost resume {}{file}{from} --repeat-effects", short(id))));
     Failed::with_ways(error.to_string(), ways).into()
 }
 

@@ -346,6 +346,12 @@ fn a_run_that_is_set_back_asks_again() {
     let first = text(first.unwrap(), "/checkpoint_id").to_owned();
     let again = ["resume", "last", "--reopen", "--checkpoint", &first];
     let ran = place.run(&again);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("ship (key ") && ran.err.contains("--repeat-effects"), "{}", ran.err);
+    let ran = place.run(&["resume", "last", "--reopen", "--checkpoint", &first, "--dry-run"]);
+    assert!(ran.code == 0 && ran.err.contains("would happen again: ship"), "{ran:?}");
+    let again = ["resume", "last", "--reopen", "--checkpoint", &first, "--repeat-effects"];
+    let ran = place.run(&again);
     assert_eq!(ran.code, 12, "what was begun there is asked about: {}", ran.err);
     let ran = place.run(&["resume", "last", "--again", "draft"]);
     assert_eq!((ran.code, effects(&place)), (11, vec!["draft".into(), "ship".into(), "draft".into()]), "{}", ran.err);

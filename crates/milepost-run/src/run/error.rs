@@ -46,6 +46,16 @@ pub enum Error {
         nearest: Option<Box<Nearest>>,
     },
 
+    /// Going back would let effects happen again.
+    #[error(
+        "going on from there would let happen again what happened after it, and may not be repeated: {}; go on from the latest checkpoint, or say that it may happen again",
+        steps.iter().map(|(step, key)| format!("{step} (key {key})")).collect::<Vec<_>>().join(", ")
+    )]
+    Repeats {
+        /// The steps, each with the key that it had.
+        steps: Vec<(String, String)>,
+    },
+
     /// A test said stop at this boundary.
     #[error("the run stopped at boundary {boundary}, as it was told: nothing more was stored; resume it")]
     Stopped {

@@ -71,6 +71,9 @@ pub struct Preview {
     pub graph: Graph,
     /// What is different about it since, and is no problem.
     pub changes: Changes,
+    /// What happened after the point that it goes on from, would happen again, and may not be repeated by itself: steps, each
+    /// with the key that it had.
+    pub repeats: Vec<(String, String)>,
     /// What it will cost.
     pub forecast: Forecast,
 }
@@ -155,7 +158,8 @@ impl Runner {
         };
         let changes = self.accept(id, &graph, &state, how).await?;
         let forecast = self.forecast_from(id, &state, &graph).await?;
-        Ok(Preview { graph, changes, forecast })
+        let repeats = self.repeats(id, &graph, &state, how).await?;
+        Ok(Preview { graph, changes, repeats, forecast })
     }
 
     async fn forecast_from(&self, id: SessionId, state: &State, graph: &Graph) -> Result<Forecast> {

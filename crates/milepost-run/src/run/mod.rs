@@ -8,6 +8,7 @@ mod action;
 mod actions;
 mod again;
 mod asked;
+mod back;
 mod budget;
 mod compare;
 mod error;
@@ -108,6 +109,7 @@ pub struct Runner {
     patience_ms: u64,
     grace_ms: u64,
     budget: Option<Budget>,
+    repeats_effects: bool,
     heard: Option<OnPiece>,
     at_boundary: Option<AtBoundary>,
     watch: Option<Watch>,
@@ -125,6 +127,7 @@ impl Runner {
             patience_ms: 5000,
             grace_ms: 5000,
             budget: None,
+            repeats_effects: false,
             heard: None,
             at_boundary: None,
             watch: None,
@@ -177,6 +180,14 @@ impl Runner {
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
+        self
+    }
+
+    /// Lets steps happen again that happened after the point from which a run that was set back goes on, though they may not
+    /// be repeated by themselves. Without it, such a resume is refused and names them ([`Error::Repeats`]).
+    #[must_use]
+    pub fn repeat_effects(mut self) -> Self {
+        self.repeats_effects = true;
         self
     }
 
@@ -267,6 +278,7 @@ impl Runner {
             None => self.recorded_graph(&state)?,
         };
         let changes = self.accept(id, &graph, &state, &how).await?;
+        self.refuse_repeats(id, &graph, &state, &how).await?;
         drop(state);
         // A run reads what is stored, whatever its caller is to be shown.
         let resumed = self.engine.resume(id, Resume { reveal: false, ..how }).await?;
@@ -301,6 +313,9 @@ impl Runner {
         let budget = budget::choose(self.budget, graph.budget, state);
         let purse = Arc::new(Purse::new(budget, budget::recorded(state, None).unwrap_or_default()));
         let head = session.info().await.head.to_string();
+        if self.repeats_effects {
+            ledger.set_of_run(&[back::ACCEPTED], head.clone().into());
+        }
         let (journal, notes) = Journal::new();
         let parts = Parts {
             engine: self.engine.clone(),

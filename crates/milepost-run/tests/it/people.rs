@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use milepost::store::MasterKey;
 use milepost::{NewSession, Resume};
-use milepost_run::run::{Answer, Answered, End, answer, change_answer};
+use milepost_run::run::{Answer, Answered, End, Error, answer, change_answer};
 use serde_json::json;
 
 use crate::support::{Scene, completed, graph};
@@ -166,7 +166,10 @@ nodes:
     let point = milepost::Point::Checkpoint(before.checkpoint.id);
     let how = Resume { take_over: true, reopen: true, ..Resume::from(point) };
     let runner = scene.runner(&engine);
-    let (end, _) = runner.resume(id, how, None, &Default::default()).await.unwrap();
+    let refused = runner.resume(id, how.clone(), None, &Default::default()).await.unwrap_err();
+    assert!(matches!(&refused, Error::Repeats { steps } if steps.len() == 1 && steps[0].0 == "ship"), "{refused}");
+    assert_eq!(scene.effects.nodes(), ["draft", "ship"], "nothing was done");
+    let (end, _) = runner.repeat_effects().resume(id, how, None, &Default::default()).await.unwrap();
     assert!(matches!(end, End::Waiting { .. }), "the yes was meant for the draft of then: {end:?}");
     assert_eq!(scene.effects.counts()["ship"], (1, 1));
     answer(&engine, id, "ok", 0, "yes", "lee").await.unwrap();
@@ -200,4 +203,34 @@ edges: [{from: marmalade, to: zebrafish}]
             assert!(!is_there, "{word} is in {}", path.display());
         }
     }
+}
+
+/// Whoever sets a session back and goes on is asked as well: it is the same, in two steps.
+#[tokio::test]
+async fn a_session_that_was_set_back_does_not_repeat_effects_in_silence() {
+    let scene = Scene::new();
+    let text = "
+nodes:
+  one: {action: effect}
+  two: {action: effect, needs: one}
+  keyed: {action: keyed, needs: two}
+  ask: {action: ask, with: {question: 'Well?'}, needs: keyed}
+";
+    let (id, _) = scene.start(text).await;
+    let engine = scene.engine().await;
+    let marks = engine.store().marks(id, &Default::default()).await.unwrap();
+    let after = marks.iter().find(|mark| mark.checkpoint.description.as_deref() == Some("after one")).unwrap();
+    let held = engine.hold(id).await.unwrap();
+    held.restore(&milepost::Point::Checkpoint(after.checkpoint.id)).await.unwrap();
+    held.release().await.unwrap();
+    let runner = scene.runner(&engine);
+    let resume = |runner: milepost_run::run::Runner| async move {
+        runner.resume(id, Resume { take_over: true, ..Resume::latest() }, None, &BTreeMap::new()).await
+    };
+    let refused = resume(runner.clone()).await.unwrap_err();
+    assert!(matches!(&refused, Error::Repeats { steps } if steps.len() == 1 && steps[0].0 == "two"), "{refused}");
+    assert!(matches!(resume(runner.clone().repeat_effects()).await.unwrap().0, End::Waiting { .. }));
+    assert_eq!(scene.effects.nodes(), ["one", "two", "keyed", "two", "keyed"]);
+    // It was said once for this timeline.
+    assert!(matches!(resume(runner).await.unwrap().0, End::Waiting { .. }));
 }
