@@ -100,7 +100,7 @@ impl Runner {
         session.record(together).await?;
         session.activate().await?;
         let state = session.state().await?;
-        let end = self.run(session, graph, &state, &Default::default(), false).await?;
+        let end = Box::pin(self.run(session, graph, &state, &Default::default(), false)).await?;
         Ok((branch, end))
     }
 }

@@ -235,7 +235,7 @@ impl Runner {
         let session = self.engine.create(new).await?;
         let id = session.id();
         let state = session.state().await?;
-        let end = self.run(session, graph.clone(), &state, &BTreeMap::new(), false).await?;
+        let end = Box::pin(self.run(session, graph.clone(), &state, &BTreeMap::new(), false)).await?;
         Ok((id, end))
     }
 
@@ -255,7 +255,7 @@ impl Runner {
         }
         session.set_state(Ledger::initial(graph, state)).await?;
         let state = session.state().await?;
-        self.run(session, graph.clone(), &state, &BTreeMap::new(), false).await
+        Box::pin(self.run(session, graph.clone(), &state, &BTreeMap::new(), false)).await
     }
 
     /// The graph that a session's run was begun with.
@@ -282,7 +282,7 @@ impl Runner {
         drop(state);
         // A run reads what is stored, whatever its caller is to be shown.
         let resumed = self.engine.resume(id, Resume { reveal: false, ..how }).await?;
-        let end = self.run(resumed.session, graph, &resumed.state, settle, !changes.is_empty()).await?;
+        let end = Box::pin(self.run(resumed.session, graph, &resumed.state, settle, !changes.is_empty())).await?;
         Ok((end, changes))
     }
 
