@@ -15,7 +15,7 @@ use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use crate::args::Global;
 use crate::errors::{Failed, INTERRUPTED, Interrupted, Usage};
-use crate::out::{Out, Styles, plain};
+use crate::out::{Out, Styles, count, plain};
 use crate::progress::{Progress, Waiting};
 use crate::{holder, places, scratch};
 
@@ -36,6 +36,8 @@ pub struct App {
     sets: Vec<(&'static str, String)>,
     settings: Option<Settings>,
     engine: Option<Milepost>,
+    /// Engines on the same store with another policy.
+    others: Vec<Milepost>,
     notices: Option<Receiver<Notice>>,
     log: Option<File>,
     /// Where there is no store yet, none is made.
@@ -164,7 +166,18 @@ impl App {
     pub fn new(global: Global, needs_store: bool) -> Self {
         let out = Out::new(global.json, global.exact, global.quiet, global.color);
         let (cancel, sets) = (Cancel::new(), Vec::new());
-        Self { global, out, cancel, sets, settings: None, engine: None, notices: None, log: None, needs_store }
+        Self {
+            global,
+            out,
+            cancel,
+            sets,
+            settings: None,
+            engine: None,
+            others: Vec::new(),
+            notices: None,
+            log: None,
+            needs_store,
+        }
     }
 
     /// How long a resume waits for whoever holds the session: only when told to.
@@ -230,7 +243,9 @@ impl App {
         let settings = self.settings_once()?;
         let mut options = self.engine_options(&settings)?;
         options.policy = settings.policy_for(work, None, None, None);
-        Ok(Milepost::on(engine.store().clone(), options).await?)
+        let other = Milepost::on(engine.store().clone(), options).await?;
+        self.others.push(other.clone());
+        Ok(other)
     }
 
     /// The settings in force.
@@ -430,6 +445,7 @@ impl App {
 
     /// Finishes.
     pub async fn close(&mut self) -> Result<()> {
+        self.tell_pruned();
         match self.engine.take() {
             Some(engine) => Ok(engine.close().await?),
             None => Ok(()),
@@ -445,6 +461,16 @@ impl App {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
         self.log = Some(file.map_err(|error| log_failed(path, error))?);
         Ok(())
+    }
+
+    /// Says what the retention did beside the command: nothing goes in silence.
+    fn tell_pruned(&self) {
+        let pruned: u64 = self.engine.iter().chain(&self.others).map(|engine| engine.counts().pruned()).sum();
+        if pruned > 0 {
+            let what = count(pruned, "checkpoint");
+            self.out
+                .note(format!("the policy put {what} into the trash: `sessions checkpoints ID --trashed` lists them"));
+        }
     }
 
     /// Appends what checkpoints did to the log.

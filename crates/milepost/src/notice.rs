@@ -81,17 +81,18 @@ pub struct Counts {
     made: AtomicU64,
     failed: AtomicU64,
     restored: AtomicU64,
+    pruned: AtomicU64,
 }
 
 impl Counts {
     pub(crate) fn count(&self, notice: &Notice) {
-        let counter = match notice {
-            Notice::CheckpointCreated { .. } => &self.made,
-            Notice::CheckpointFailed { .. } => &self.failed,
-            Notice::CheckpointRestored { .. } => &self.restored,
-            Notice::CheckpointsPruned { .. } => return,
+        let (counter, count) = match notice {
+            Notice::CheckpointCreated { .. } => (&self.made, 1),
+            Notice::CheckpointFailed { .. } => (&self.failed, 1),
+            Notice::CheckpointRestored { .. } => (&self.restored, 1),
+            Notice::CheckpointsPruned { checkpoints, .. } => (&self.pruned, checkpoints.len() as u64),
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Checkpoints that were made.
@@ -102,6 +103,11 @@ impl Counts {
     /// Checkpoints that could not be made.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Checkpoints that the retention put into the trash.
+    pub fn pruned(&self) -> u64 {
+        self.pruned.load(Ordering::Relaxed)
     }
 
     /// Sessions that went on from a checkpoint.

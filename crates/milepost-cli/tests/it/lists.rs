@@ -210,3 +210,18 @@ fn what_came_after_a_checkpoint_is_never_left_in_silence() {
     let ran = place.run(&["sessions", "restore", &id, "here"]);
     assert!(ran.err.contains("go forward again with: milepost sessions restore"), "{ran:?}");
 }
+
+#[test]
+fn what_the_policy_puts_into_the_trash_is_told() {
+    let place = Place::new();
+    place.write(
+        "milepost.yaml",
+        "policy: {max_checkpoints_per_session: 3, every_messages: 1, prune_after_node_count: 2}\n",
+    );
+    let id = place.session("Short", &["one", "two", "three"]);
+    let told: Vec<String> =
+        (0..6).map(|number| place.run(&["messages", "add", &id, &number.to_string()]).err).collect();
+    assert!(told.iter().any(|said| said.contains("into the trash") && said.contains("--trashed")), "{told:?}");
+    let trashed = place.json(&["sessions", "checkpoints", &id, "--trashed"]);
+    assert!(!trashed["checkpoints"].as_array().unwrap().is_empty(), "{trashed:#}");
+}
