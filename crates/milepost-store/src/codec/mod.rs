@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use milepost_model::{BatchId, Body, Channel, EntryKind, Hash, Position, SessionId, Source, Timestamp, WorkspaceId};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::backend::{Blob, BlobId, StoredEntry};
 use crate::error::{Error, Result};
@@ -93,12 +93,28 @@ pub(crate) fn chain(previous: &Hash, at: Position, entry: &StoredEntry, commitme
     Hash(*blake3::hash(&bytes).as_bytes())
 }
 
+/// Larger entries are not laid together for their checksum.
+const TOGETHER_MAX: usize = 4096;
+
 /// The checksum of a stored entry at its position.
 pub(crate) fn checksum(at: Position, entry: &StoredEntry) -> u64 {
+    // In one piece, the hash of a few hundred bytes takes half the time.
+    let about = entry.body.len() + entry.text.as_ref().map_or(0, String::len) + 32 * entry.refs.len();
+    if about <= TOGETHER_MAX {
+        let mut bytes = Vec::with_capacity(about + 320);
+        checked_fields(at, entry, |part| bytes.extend_from_slice(part));
+        return xxh3_64_with_seed(&bytes, at.seq.0);
+    }
     let mut hasher = Xxh3::with_seed(at.seq.0);
+    checked_fields(at, entry, |part| hasher.update(part));
+    hasher.digest()
+}
+
+/// What an entry's checksum is made of, each field behind its length.
+fn checked_fields(at: Position, entry: &StoredEntry, mut put: impl FnMut(&[u8])) {
     let mut field = |bytes: Option<&[u8]>| {
-        hasher.update(&bytes.map_or(u64::MAX, |b| b.len() as u64).to_le_bytes());
-        hasher.update(bytes.unwrap_or_default());
+        put(&bytes.map_or(u64::MAX, |b| b.len() as u64).to_le_bytes());
+        put(bytes.unwrap_or_default());
     };
     field(Some(&at.timeline.to_bytes()));
     field(Some(&[entry.version, entry.kind as u8]));
@@ -111,7 +127,6 @@ pub(crate) fn checksum(at: Position, entry: &StoredEntry) -> u64 {
     field(entry.batch.map(BatchId::to_bytes).as_ref().map(<[u8; 16]>::as_slice));
     field(entry.chain.as_ref().map(|hash| hash.0.as_slice()));
     field(entry.mac.as_ref().map(<[u8; 32]>::as_slice));
-    hasher.digest()
 }
 
 /// The checksum of other stored bytes (blobs, keyframes, records) under their name.
@@ -560,4 +575,33 @@ pub(crate) fn is_blob(entry: &StoredEntry) -> bool {
 /// Whether an entry's payload was erased.
 pub(crate) fn is_erased(entry: &StoredEntry) -> bool {
     entry.body.first().is_some_and(|first| first & FORM_MASK == FORM_ERASED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checksum_is_the_same_in_one_piece_and_in_parts() {
+        let at = Position { timeline: milepost_model::TimelineId::from_bytes([7; 16]), seq: milepost_model::Seq(41) };
+        for len in [0, 1, 63, 64, 100, 101, 130, 160, 240, 241, 512, 1024, 4095, 4096, 4097, 20_000] {
+            let entry = StoredEntry {
+                version: FORMAT,
+                kind: EntryKind::Message,
+                time: Timestamp(1_700_000_000_000),
+                label: Some("user".into()),
+                channel: None,
+                text: Some("a text".into()),
+                body: (0..len).map(|byte| byte as u8).collect(),
+                refs: vec![BlobId([9; 32])],
+                batch: None,
+                chain: Some(Hash([3; 32])),
+                mac: None,
+                sum: 0,
+            };
+            let mut parts = Xxh3::with_seed(at.seq.0);
+            checked_fields(at, &entry, |part| parts.update(part));
+            assert_eq!(checksum(at, &entry), parts.digest(), "a body of {len} bytes");
+        }
+    }
 }
