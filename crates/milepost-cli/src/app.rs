@@ -340,10 +340,7 @@ impl App {
     pub async fn free_from_the_dead(&mut self, id: SessionId) -> Result<()> {
         let engine = self.engine().await?;
         let store = engine.store();
-        let Some(head) = store.backend().session(store.workspace(), id).await.map_err(milepost::Error::from)? else {
-            return Ok(());
-        };
-        let lease = head.lease;
+        let Some(lease) = store.lease(id).await.map_err(milepost::Error::from)? else { return Ok(()) };
         if lease.owner.is_some() && lease.until > engine.source().now() && holder::is_gone(&lease.holder) {
             let writer = store.write(id, &engine.claim().take_over()).await.map_err(milepost::Error::from)?;
             writer.release().await.map_err(milepost::Error::from)?;

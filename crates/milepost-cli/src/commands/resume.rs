@@ -107,9 +107,7 @@ async fn preview(app: &mut App, session: &str, how: &Resume) -> Result<()> {
 
 async fn look(app: &App, engine: &Milepost, id: SessionId, how: &Resume) -> Result<Preview> {
     let preview = engine.resume_preview(id, how).await.map_err(with_flags)?;
-    let store = engine.store();
-    let head = store.backend().session(store.workspace(), id).await.map_err(milepost::Error::from)?;
-    if let Some(lease) = head.map(|head| head.lease)
+    if let Some(lease) = engine.store().lease(id).await.map_err(milepost::Error::from)?
         && lease.owner.is_some()
         && lease.until > app.out.now
         && !how.take_over

@@ -26,8 +26,7 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
     let Salvaged { messages, damaged } = engine.messages_past_damage(id, None, &last).await?;
     super::messages::tell_damage(app, &damaged);
     let state = engine.store().state(id).await;
-    let lease =
-        engine.store().backend().session(engine.store().workspace(), id).await.map_err(milepost::Error::from)?;
+    let lease = engine.store().lease(id).await.map_err(milepost::Error::from)?;
     let hidden = match info.hidden {
         true if engine.store().is_unfinished(id).await.map_err(milepost::Error::from)? => {
             Some("an import that was not finished")
@@ -35,7 +34,7 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
         true => Some("it was deleted; this is what its branches share with it"),
         false => None,
     };
-    let holder = lease.map(|head| head.lease).filter(|lease| lease.owner.is_some() && lease.until > app.out.now);
+    let holder = lease.filter(|lease| lease.owner.is_some() && lease.until > app.out.now);
     if app.out.json {
         let mut value = serde_json::to_value(SessionSummary::of(info.clone()))?;
         value["lastMessage"] = json!(messages.last().map(|stored| &stored.message));

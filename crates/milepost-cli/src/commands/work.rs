@@ -178,8 +178,7 @@ async fn pause(cancel: &Cancel, ms: u64) {
 async fn may_go_on(engine: &Milepost, id: SessionId) -> Result<bool, ()> {
     let store = engine.store();
     let Ok(session) = store.session(id).await else { return Ok(false) };
-    let head = store.backend().session(store.workspace(), id).await.map_err(drop)?;
-    let lease = head.map(|head| head.lease);
+    let lease = store.lease(id).await.map_err(drop)?;
     let is_held = lease.is_some_and(|lease| {
         lease.owner.is_some() && lease.until > engine.source().now() && !holder::is_gone(&lease.holder)
     });

@@ -388,7 +388,7 @@ impl Importer {
             batch.epoch = None;
             batch.holder = Some(holder.clone());
         }
-        match store.inner.backend.append(store.workspace(), batch).await {
+        match store.append_batch(batch).await {
             Ok(_) => {}
             // A write whose end is unknown is settled by looking.
             Err(error @ Error::Io { .. }) => {

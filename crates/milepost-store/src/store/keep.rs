@@ -138,7 +138,7 @@ impl Store {
             true => LeaseAction::TakeOver { owner, holder, ttl_ms },
             false => LeaseAction::Take { owner, holder, ttl_ms },
         };
-        Ok(self.inner.backend.lease(self.workspace(), session, action).await?.epoch)
+        Ok(self.change_lease(session, action).await?.epoch)
     }
 
     /// Keeps of a session only what its branches need, hidden.

@@ -9,6 +9,7 @@ mod copy;
 mod draft;
 mod fold;
 mod heads;
+mod holder;
 mod import;
 mod keep;
 mod marks;
@@ -386,7 +387,8 @@ impl Store {
 
     async fn head(&self, id: SessionId) -> Result<crate::backend::SessionHead> {
         let head = self.inner.backend.session(self.workspace(), id).await?;
-        let head = head.ok_or_else(|| Error::not_found("session", id))?;
+        let mut head = head.ok_or_else(|| Error::not_found("session", id))?;
+        head.lease = self.open_lease(id, head.lease);
         // A store far away need not be asked for what it has just told.
         self.remember_parent(head.timeline.id, (head.timeline.session, head.timeline.parent));
         Ok(head)

@@ -24,7 +24,7 @@ pub struct StoredRecord {
 
 impl Store {
     /// Records of the workspace are sealed by the workspace, not by a session.
-    fn record_codec(&self) -> Codec {
+    pub(super) fn record_codec(&self) -> Codec {
         self.codec_with(SessionId::from_bytes([0; 16]), self.inner.keys.workspace_cipher())
     }
 

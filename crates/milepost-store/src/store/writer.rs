@@ -201,7 +201,7 @@ impl Store {
         batch.open = Some(open);
         batch.epoch = None;
         batch.holder = claim.map(|claim| (owner, claim.holder.clone()));
-        self.inner.backend.append(self.workspace(), batch).await?;
+        self.append_batch(batch).await?;
         self.changed(id);
         head.take(draft);
         drop(head);
@@ -223,7 +223,7 @@ impl Store {
             false => LeaseAction::Take { owner, holder, ttl_ms },
             true => LeaseAction::TakeOver { owner, holder, ttl_ms },
         };
-        let lease = self.inner.backend.lease(self.workspace(), session, action).await?;
+        let lease = self.change_lease(session, action).await?;
         let head = self.read_head(&codec, session, Some(lease.epoch), None).await?;
         Ok(SessionWriter {
             store: self.clone(),
@@ -326,7 +326,7 @@ impl SessionWriter {
         if let Some(epoch) = epoch {
             // A write whose caller is gone may still be on its way: renewing the lease waits behind it.
             let renew = LeaseAction::Renew { epoch, ttl_ms: self.store.inner.lease_ttl_ms };
-            self.store.inner.backend.lease(self.store.workspace(), self.session, renew).await?;
+            self.store.change_lease(self.session, renew).await?;
         }
         let recent = std::mem::take(&mut head.recent);
         let known = Some((head.timeline, head.length));
@@ -405,7 +405,7 @@ impl SessionWriter {
         // If this future is dropped while the store works, nobody here knows how it ended.
         head.stale = true;
         let spent = std::mem::take(&mut draft.spent);
-        let outcome = meanwhile(self.store.inner.backend.append(self.store.workspace(), batch), || drop(spent)).await;
+        let outcome = meanwhile(self.store.append_batch(batch), || drop(spent)).await;
         match outcome {
             Ok(_) => {
                 self.store.changed(self.session);
@@ -493,7 +493,7 @@ impl SessionWriter {
         let mut batch = self.finish(&next, &mut draft, id)?;
         batch.open = Some(Opening { parent: Some(to), head: MAIN_HEAD.to_owned(), replaces: Some(head.timeline) });
         head.stale = true;
-        self.store.inner.backend.append(self.store.workspace(), batch).await?;
+        self.store.append_batch(batch).await?;
         self.store.changed(self.session);
         let receipt = Receipt {
             first: Position { timeline, seq: draft.first },
@@ -528,7 +528,7 @@ impl SessionWriter {
         let mut batch = self.finish(&head, &mut draft, self.store.source().id())?;
         batch.rewrite = rewrite;
         head.stale = true;
-        self.store.inner.backend.append(self.store.workspace(), batch).await?;
+        self.store.append_batch(batch).await?;
         self.store.changed(self.session);
         head.take(draft);
         head.kept = None;
@@ -563,7 +563,7 @@ impl SessionWriter {
         }
         let epoch = self.head.lock().await.epoch;
         let action = LeaseAction::Renew { epoch, ttl_ms: self.store.inner.lease_ttl_ms };
-        self.store.inner.backend.lease(self.store.workspace(), self.session, action).await.map(|_| ())
+        self.store.change_lease(self.session, action).await.map(|_| ())
     }
 
     /// Gives the session back, so that others need not wait for the lease to end.
@@ -573,7 +573,7 @@ impl SessionWriter {
         }
         let epoch = self.head.lock().await.epoch;
         let action = LeaseAction::Release { epoch };
-        self.store.inner.backend.lease(self.store.workspace(), self.session, action).await.map(|_| ())
+        self.store.change_lease(self.session, action).await.map(|_| ())
     }
 }
 

@@ -10,8 +10,8 @@ use milepost_model::{
 use milepost_store::backend::{Term, TextQuery};
 use milepost_store::ed25519_dalek::SigningKey;
 use milepost_store::{
-    Append, DeleteMode, Error, KeyError, MarkKey, MarkQuery, MasterKey, MessageQuery, NewMark, NewSession, Options,
-    Receipt, SessionQuery, SignedHead, Store,
+    Append, Claim, DeleteMode, Error, KeyError, MarkKey, MarkQuery, MasterKey, MessageQuery, NewMark, NewSession,
+    Options, Receipt, SessionQuery, SignedHead, Store,
 };
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3;
@@ -59,7 +59,14 @@ async fn write_words(store: &Store) -> (SessionId, Vec<String>) {
         .error(word("Error"))
         .tags([word("Tag"), word("SecondTag")])
         .with(word("FieldName"), json!({ word("FieldKey"): word("FieldValue") }));
-    let writer = store.create(NewSession { id: None, patch }, &claim()).await.unwrap();
+    let writer = store.create(NewSession { id: None, patch }, &Claim::new(word("Creator"))).await.unwrap();
+    let taken = store.write(writer.id(), &Claim::new(word("Holder")).take_over()).await.unwrap();
+    let refused = writer.append(step(0)).await.unwrap_err();
+    assert!(refused.to_string().contains("taken over by WqHolderXv"), "{refused}");
+    let refused = store.write(writer.id(), &claim()).await.err().unwrap();
+    assert!(refused.to_string().contains("held by WqHolderXv"), "{refused}");
+    assert_eq!(store.lease(writer.id()).await.unwrap().unwrap().holder, "WqHolderXv");
+    let writer = taken;
     let mut odd = user(&word("Preview"));
     odd.extra.insert(word("ExtraKey"), json!([word("ExtraValue")]));
     let mark = NewMark::new(Trigger::Other(word("Trigger"))).label(word("Label")).description(word("Description"));
