@@ -70,6 +70,17 @@ pub enum Repeat {
     Effect,
 }
 
+impl Repeat {
+    /// As it stands in the log.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Repeat::Harmless => "harmless",
+            Repeat::Idempotent => "idempotent",
+            Repeat::Effect => "effect",
+        }
+    }
+}
+
 /// What is known of a field that an action gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Given {

@@ -1,7 +1,10 @@
 //! Going back: what happened after the point from which a run goes on would happen again, and is not let happen in silence.
 
+use milepost::model::{Body, EntryKind};
+use milepost::store::backend::{Kinds, Timeline};
 use milepost::{Point, Resume, SessionId};
-use milepost_model::{Position, Seq, State};
+use milepost_model::{Event, Position, Seq, State};
+use serde_json::Value;
 
 use super::Runner;
 use super::error::{Error, Result};
@@ -11,6 +14,18 @@ use crate::graph::actions::Repeat;
 
 /// Where a run notes the timeline on which what happened before may happen again.
 pub(super) const ACCEPTED: &str = "repeats";
+
+/// A step that was begun after the point from which a run goes on.
+struct Begun {
+    name: String,
+    iteration: u32,
+    key: String,
+    action: String,
+    /// What a second time means, as it was noted; nobody noted it in older logs.
+    repeat: Option<String>,
+    /// Whether it may have had its effect, as far as the events tell.
+    had: bool,
+}
 
 impl Runner {
     /// Refuses to go on from before effects that may not be repeated, unless that was said.
@@ -25,7 +40,8 @@ impl Runner {
         }
     }
 
-    /// The effects that going on would let happen again, though they may not be repeated by themselves.
+    /// The effects that going on would let happen again, though they may not be repeated by themselves: steps with their keys,
+    /// also those inside of other steps, in the order in which they were begun.
     pub(super) async fn repeats(
         &self,
         id: SessionId,
@@ -33,49 +49,156 @@ impl Runner {
         to: &State,
         how: &Resume,
     ) -> Result<Vec<(String, String)>> {
-        Ok(match self.happened(id, to, how).await? {
-            Some(happened) => self.beyond(graph, &Ledger::read(&happened)?, &Ledger::read(to)?),
-            None => Vec::new(),
-        })
+        let mut all = Vec::new();
+        let (left, known) = (self.left_behind(id, to, how).await?, Ledger::read(to)?);
+        for (end, from) in left {
+            let store = self.engine.store();
+            // What cannot be read cannot be asked about.
+            let Ok(entries) = store.entries_at(end, from, Kinds::only(EntryKind::Event)).await else { continue };
+            let events = entries.into_iter().filter_map(|entry| match entry.body {
+                Some(Body::Event(event)) => Some(event),
+                _ => None,
+            });
+            let happened = store.state_at(end).await.ok().and_then(|state| Ledger::read(&state).ok());
+            for step in begun(events) {
+                let line = happened.as_ref().and_then(|ledger| ledger.line(&step.name));
+                let had = match line.filter(|line| line.key == step.key) {
+                    Some(line) => matches!(line.status, Status::Completed | Status::Running | Status::Uncertain),
+                    // The ledger has forgotten it: another round of a loop has begun.
+                    None => step.had,
+                };
+                if had && !is_done(&known, &step) && self.is_effect(graph, &step) {
+                    all.push((step.name, step.key));
+                }
+            }
+        }
+        Ok(all)
     }
 
-    /// The state with all that happened, when it is another than the one that the run goes on with: the head's, when the run
-    /// is to go back; that of the timeline before, when the session was set back.
-    async fn happened(&self, id: SessionId, to: &State, how: &Resume) -> Result<Option<State>> {
+    /// The ends of the timelines on which more happened than on the one that the run goes on with, and the first entries that
+    /// are theirs alone: the head, and what follows the checkpoint, when the run is to go back; the timeline before, when the
+    /// session was set back.
+    async fn left_behind(&self, id: SessionId, to: &State, how: &Resume) -> Result<Vec<(Position, Seq)>> {
         let store = self.engine.store();
-        if how.point != Point::Latest {
-            // What cannot be read cannot be asked about.
-            return Ok(store.state(id).await.ok());
-        }
         let head = store.session(id).await.map_err(milepost::Error::from)?.head;
-        let is_accepted = to.pointer(&format!("/execution/{ACCEPTED}")).and_then(|line| line.as_str());
-        if is_accepted == Some(head.to_string().as_str()) {
-            return Ok(None);
+        let is_latest = how.point == Point::Latest;
+        let accepted = to.pointer(&format!("/execution/{ACCEPTED}")).and_then(Value::as_str);
+        if is_latest && accepted == Some(head.to_string().as_str()) {
+            return Ok(Vec::new());
         }
         let lines = store.backend().timelines(store.workspace(), id).await.map_err(milepost::Error::from)?;
-        let parent = lines.iter().find(|line| line.id == head).and_then(|line| line.parent);
-        // A branch goes its own way: its parent is another session's.
-        let before = parent.and_then(|at| lines.iter().find(|line| line.id == at.timeline));
-        let Some(before) = before.filter(|before| before.length > 0) else { return Ok(None) };
-        Ok(store.state_at(Position { timeline: before.id, seq: Seq(before.length - 1) }).await.ok())
+        let line = |id| lines.iter().find(|line| line.id == id);
+        let end = |line: &Timeline| {
+            let last = line.length.checked_sub(1)?;
+            Some(Position { timeline: line.id, seq: Seq(last) })
+        };
+        let (at, left) = match is_latest {
+            true => {
+                let head = line(head);
+                // A branch goes its own way: its parent is another session's.
+                let before = head.and_then(|head| line(head.parent?.timeline));
+                (head.and_then(end), vec![before])
+            }
+            false => {
+                let at = self.engine.mark(id, &how.point).await?.at;
+                let own = line(at.timeline).filter(|own| own.id != head);
+                (Some(at), vec![line(head), own])
+            }
+        };
+        let Some(at) = at else { return Ok(Vec::new()) };
+        let ends = left.into_iter().flatten().filter_map(end);
+        Ok(ends.map(|end| (end, forked(&lines, at, end))).collect())
     }
 
-    /// The steps that had their effect in one ledger and not in the other, and that may not be repeated by themselves; each
-    /// with its key.
-    fn beyond(&self, graph: &Graph, happened: &Ledger, to: &Ledger) -> Vec<(String, String)> {
+    /// Whether a step may not be repeated by itself.
+    fn is_effect(&self, graph: &Graph, step: &Begun) -> bool {
         let actions = self.all_actions();
-        let may_not = |name: &str| match graph.find(name).map(|number| &graph.nodes[number]) {
-            Some(node) => !node.idempotent.unwrap_or_else(|| {
-                actions.get(&node.action).is_none_or(|action| action.repeat(&node.parameters) != Repeat::Effect)
-            }),
-            // Calls of an agent's tools: what they do is not known any more.
-            None => name.rsplit('/').next().is_some_and(|part| part.split('.').count() > 2),
-        };
-        let is_beyond = |(name, entry): &(&str, &super::Entry)| {
-            let had = matches!(entry.status, Status::Completed | Status::Running | Status::Uncertain);
-            let is_known = to.line(name).is_some_and(|known| known.key == entry.key);
-            had && !entry.key.is_empty() && !is_known && may_not(name)
-        };
-        happened.nodes().filter(is_beyond).map(|(name, entry)| (name.to_owned(), entry.key.clone())).collect()
+        if let Some(number) = graph.find(&step.name) {
+            let node = &graph.nodes[number];
+            let own = || actions.get(&node.action).is_none_or(|action| action.repeat(&node.parameters) != Repeat::Effect);
+            return !node.idempotent.unwrap_or_else(own);
+        }
+        // Without the node of the run that it is a part of, it does not happen again.
+        let node = step.name.split(['/', '#']).next().unwrap_or_default();
+        if graph.find(node).is_none() {
+            return false;
+        }
+        match &step.repeat {
+            Some(repeat) => repeat == Repeat::Effect.word(),
+            None => !matches!(
+                step.action.as_str(),
+                "set" | "wait" | "ask" | "approve" | "model" | "agent" | "checks" | "graph"
+            ),
+        }
     }
+}
+
+/// The first entry of the timelines that lead to an end which does not lead to another position.
+fn forked(lines: &[Timeline], to: Position, end: Position) -> Seq {
+    let way = |mut at: Position| {
+        let mut way = vec![at];
+        // Timelines of another session, which a branch begins with, are not among them.
+        while let Some(parent) = lines.iter().find(|line| line.id == at.timeline).and_then(|line| line.parent) {
+            at = Position { seq: parent.seq.min(at.seq), ..parent };
+            way.push(at);
+        }
+        way
+    };
+    let known = way(to);
+    let shared = way(end).into_iter().find_map(|own| {
+        let same = known.iter().find(|known| known.timeline == own.timeline)?;
+        Some(same.seq.min(own.seq))
+    });
+    shared.unwrap_or(to.seq).next()
+}
+
+/// The steps that events tell of.
+fn begun(events: impl Iterator<Item = Event>) -> Vec<Begun> {
+    let mut all: Vec<Begun> = Vec::new();
+    for event in events {
+        let text = |key: &str| event.data.get(key).and_then(Value::as_str);
+        let flag = |key: &str| event.data.get(key).and_then(Value::as_bool);
+        let (Some(name), Some(key)) = (text("node"), text("key")) else { continue };
+        let had = match event.kind.as_str() {
+            "step_intent" | "step_uncertain" => true,
+            "step_outcome" => flag("ok").unwrap_or(true),
+            "step_settled" => flag("happened").unwrap_or(true),
+            _ => continue,
+        };
+        if let Some(known) = all.iter_mut().rev().find(|step| step.key == key && step.name == name) {
+            known.had = had;
+        } else if event.kind == "step_intent" {
+            let iteration = event.data.get("iteration").and_then(Value::as_u64).unwrap_or(0);
+            all.push(Begun {
+                name: name.to_owned(),
+                iteration: u32::try_from(iteration).unwrap_or(u32::MAX),
+                key: key.to_owned(),
+                action: text("action").unwrap_or_default().to_owned(),
+                repeat: text("repeat").map(str::to_owned),
+                had,
+            });
+        }
+    }
+    all
+}
+
+/// Whether a run does not begin a step again that goes on with this ledger: there it, or what it is a part of, is done or in a later
+/// round; or it is open under the same key, and asked about by itself.
+fn is_done(ledger: &Ledger, step: &Begun) -> bool {
+    let mut whole = String::new();
+    for part in step.name.split('/') {
+        let (id, round) = part.split_once('#').unwrap_or((part, "0"));
+        let is_last = whole.len() + part.len() == step.name.len();
+        let round = if is_last { step.iteration } else { round.parse().unwrap_or(0) };
+        let Some(line) = ledger.line(&format!("{whole}{id}")) else { return false };
+        if line.iteration > round || line.iteration == round && line.status == Status::Completed {
+            return true;
+        }
+        if is_last && matches!(line.status, Status::Running | Status::Uncertain) && line.key == step.key {
+            return true;
+        }
+        whole.push_str(part);
+        whole.push('/');
+    }
+    false
 }

@@ -166,7 +166,7 @@ impl Open {
             "step_intent",
             json!({
                 "node": name, "action": action, "iteration": 0, "attempt": entry.attempt, "key": entry.key,
-                "input": entry.input,
+                "input": entry.input, "repeat": repeat.word(),
             }),
         ));
         let step = Step {

@@ -3,6 +3,7 @@
 
 mod again;
 mod agents;
+mod back;
 mod budgets;
 mod chats;
 mod checking;

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::{Log, Turn, attempt};
 use crate::graph::Node;
+use crate::graph::actions::Repeat;
 use crate::run::action::{Action, Failed, Step};
 use crate::run::compare::differences;
 use crate::run::error::{Error, Result};
@@ -107,11 +108,16 @@ impl Turn<'_> {
             }
             let Some(action) = self.actions.get(&node.action).cloned() else { continue };
             entry.status = Status::Running;
+            let repeat = match node.idempotent {
+                Some(true) => Repeat::Idempotent,
+                Some(false) => Repeat::Effect,
+                None => action.repeat(&parameters),
+            };
             self.event(
                 "step_intent",
                 json!({
                     "node": self.name(&node.id), "action": node.action, "iteration": entry.iteration, "attempt": entry.attempt,
-                    "key": entry.key, "input": entry.input,
+                    "key": entry.key, "input": entry.input, "repeat": repeat.word(),
                 }),
             );
             let step = self.step(&node, &entry, parameters, names);
