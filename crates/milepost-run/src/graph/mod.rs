@@ -72,6 +72,8 @@ pub struct Graph {
     numbers: HashMap<String, usize>,
     /// The numbers of the edges that leave each node.
     leaving: Vec<Vec<usize>>,
+    /// A way could not be read, which was told: what it would have led to is not known.
+    is_torn: bool,
 }
 
 /// A node: one action, and how to go about it.

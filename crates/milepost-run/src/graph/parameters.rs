@@ -4,7 +4,7 @@ use milepost_document::{Data, Node as Tree, Origin, Reader};
 
 use super::actions::{Action, Shape};
 use super::limits::MAX_DURATION_MS;
-use super::read::name;
+use super::read::{is_misspelt, name};
 use super::tools;
 
 pub(super) fn check_parameters(
@@ -34,11 +34,12 @@ pub(super) fn check_parameters(
     {
         return;
     }
+    let is_there_misspelt = |name: &str| tree.is_some_and(|tree| is_misspelt(tree, name, &names));
     let given = |name: &str| tree.and_then(|tree| tree.get(name)).filter(|node| !matches!(node.data, Data::Nothing));
     for parameter in parameters {
         match given(parameter.name) {
             Some(node) => check_shape(node, parameter.name, parameter.shape, own, reader),
-            None if parameter.required => {
+            None if parameter.required && !is_there_misspelt(parameter.name) => {
                 let why = format!("{} needs {}", action.name, parameter.name);
                 reader.wrong(at, id, why, format!("write {}: {}", parameter.name, parameter.about));
             }
@@ -47,7 +48,7 @@ pub(super) fn check_parameters(
     }
     if !action.one_of.is_empty() {
         let count = action.one_of.iter().filter(|name| given(name).is_some()).count();
-        if count != 1 {
+        if count > 1 || count == 0 && !action.one_of.iter().any(|name| is_there_misspelt(name)) {
             let why = format!("{} needs one of {}", action.name, action.one_of.join(", "));
             let instead = if count == 0 { "write one of them" } else { "keep one of them" };
             reader.wrong(at, id, why, instead);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use milepost_document::{Data, Node as Tree, Origin, Reader};
+use milepost_document::{Data, Node as Tree, Origin, Reader, nearest};
 use serde_json::{Map, Value};
 
 use super::actions;
@@ -117,11 +117,15 @@ pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut 
         is_plan: steps.is_some(),
         path: path.display().to_string(),
         text: "".into(),
+        is_torn: false,
     };
     for need in needs.into_iter().flatten() {
-        if let Some(from) = known(&graph, &need.on, &need.origin, "dependencies", reader) {
-            let (to, origin) = (need.of, need.origin);
-            graph.add(Edge { from, to, when: None, limit: None, on_limit: OnLimit::default(), origin });
+        match known(&graph, &need.on, &need.origin, "dependencies", reader) {
+            Some(from) => {
+                let (to, origin) = (need.of, need.origin);
+                graph.add(Edge { from, to, when: None, limit: None, on_limit: OnLimit::default(), origin });
+            }
+            None => graph.is_torn = true,
         }
     }
     if let Some(edges) = tree.get("edges") {
@@ -131,6 +135,7 @@ pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut 
         let named = read_needs(0, start, "start", reader);
         let found = named.iter().filter_map(|need| known(&graph, &need.on, &need.origin, "start", reader));
         let found: Vec<usize> = found.collect();
+        graph.is_torn |= found.len() != named.len();
         graph.start = (found.len() == named.len()).then_some(found);
     }
     if let Some(outputs) = tree.get("outputs") {
@@ -215,9 +220,11 @@ fn read_node(
     reader: &mut Reader,
 ) -> Option<(Node, Vec<Need>)> {
     name(id, origin, "", reader);
-    reader.section(tree, id, NODE)?;
+    let is_section = reader.section(tree, id, NODE).is_some();
     let action = match tree.get("action") {
         Some(node) => reader.text(node, id).map(|action| (action, node.origin.clone())),
+        // What is wrong was told. The node stays, so that those who name it are not told that it is not there.
+        None if !is_section || is_misspelt(tree, "action", NODE) => None,
         None => {
             let all = actions::ACTIONS.iter().map(|action| action.name).collect::<Vec<_>>().join(", ");
             reader.wrong(origin, id, "it has no action", format!("write action: and one of {all}"));
@@ -236,8 +243,10 @@ fn read_node(
         }
         (one, other) => one.or(other),
     };
+    let misspelt = ["parameters", "with"].iter().any(|key| is_misspelt(tree, key, NODE));
     if let Some((action, at)) = &action {
         match actions::find(action) {
+            Some(_) if parameters.is_none() && misspelt => {}
             Some(known) => check_parameters(known, parameters, &at.clone(), id, own, reader),
             None if own.contains(&action.as_str()) => {}
             None => {
@@ -328,13 +337,22 @@ fn read_budget(tree: &Tree, reader: &mut Reader) -> Option<super::Budget> {
     Some(super::Budget { tokens, cost_usd })
 }
 
-/// Expressions with names.
+/// Whether a key that is missing is there under a name that nobody knows, and that was told.
+pub(super) fn is_misspelt(tree: &Tree, key: &str, known: &[&str]) -> bool {
+    let Data::Map(items) = &tree.data else { return false };
+    let mut strange = items.iter().map(|(name, ..)| name.as_str()).filter(|name| !known.contains(name));
+    strange.any(|name| nearest(name, known.iter().copied()) == Some(key))
+}
+
+/// Expressions with names. One that is wrong is told, and something stands in for it: whoever uses its name is not told that it
+/// is not there.
 fn expressions(tree: &Tree, what: &str, reader: &mut Reader) -> Vec<(String, Expression)> {
     let Some(items) = reader.entries(tree, what) else { return Vec::new() };
     let mut all = Vec::new();
     for (key, origin, node) in items {
         if name(key, origin, what, reader) {
-            all.extend(expression(node, what, reader).map(|expression| (key.clone(), expression)));
+            let value = expression(node, what, reader).or_else(|| stand_in(node));
+            all.extend(value.map(|value| (key.clone(), value)));
         }
     }
     all
@@ -355,6 +373,11 @@ fn expression(node: &Tree, key: &str, reader: &mut Reader) -> Option<Expression>
     }
 }
 
+/// An expression of which nothing is known, in place of one that is wrong.
+fn stand_in(node: &Tree) -> Option<Expression> {
+    Expression::compile(&Tree::plain("dyn(true)", node.origin.clone())).ok()
+}
+
 fn known(graph: &Graph, id: &str, at: &Origin, key: &str, reader: &mut Reader) -> Option<usize> {
     let found = graph.find(id);
     if found.is_none() {
@@ -371,8 +394,9 @@ fn read_edges(tree: &Tree, graph: &mut Graph, reader: &mut Reader) {
         return;
     }
     for item in items {
-        if let Some(edge) = read_edge(item, graph, reader) {
-            graph.add(edge);
+        match read_edge(item, graph, reader) {
+            Some(edge) => graph.add(edge),
+            None => graph.is_torn = true,
         }
     }
 }
@@ -384,14 +408,16 @@ fn read_edge(tree: &Tree, graph: &Graph, reader: &mut Reader) -> Option<Edge> {
             let id = reader.text(node, key)?;
             known(graph, &id, &node.origin, key, reader)
         }
+        None if is_misspelt(tree, key, EDGE) => None,
         None => {
             reader.wrong(&tree.origin, "edge", format!("it has no {key:?}"), format!("write {key}: and a node's name"));
             None
         }
     };
     let (from, to) = (end("from"), end("to"));
-    let when = tree.get("when").map(|node| expression(node, "when", reader));
-    let limit = tree.get("limit").map(|node| reader.number(node, "limit", 1, MAX_LOOP_ROUNDS));
+    // An edge whose condition or limit is wrong stays an edge: what it leads to is not to blame.
+    let when = tree.get("when").and_then(|node| expression(node, "when", reader).or_else(|| stand_in(node)));
+    let limit = tree.get("limit").map(|node| reader.number(node, "limit", 1, MAX_LOOP_ROUNDS).unwrap_or(1));
     let on_limit = tree.get("on_limit").and_then(|node| {
         if limit.is_none() {
             reader.wrong(&node.origin, "on_limit", "the edge has no limit", "write limit: too, or remove it");
@@ -401,8 +427,8 @@ fn read_edge(tree: &Tree, graph: &Graph, reader: &mut Reader) -> Option<Edge> {
     Some(Edge {
         from: from?,
         to: to?,
-        when: when.map_or(Some(None), |when| when.map(Some))?,
-        limit: limit.map_or(Some(None), |limit| limit.and_then(|limit| u32::try_from(limit).ok()).map(Some))?,
+        when,
+        limit: limit.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX)),
         on_limit: if on_limit == Some("go_on") { OnLimit::GoOn } else { OnLimit::Pause },
         origin: tree.origin.clone(),
     })

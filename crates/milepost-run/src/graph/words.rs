@@ -131,6 +131,7 @@ fn expression(value: &Expression, names: &Names, key: &str, wanted: Option<&Type
 /// Outputs of nodes that are not sure to have run before a node: the path, and who gives it.
 fn late<'g>(graph: &'g Graph, node: usize, own: bool, paths: &[Vec<String>]) -> Vec<(String, &'g str)> {
     let mut found = Vec::new();
+    let paths = if graph.is_torn { &[] } else { paths };
     for path in paths {
         let [first, output, ..] = path.as_slice() else { continue };
         let giver = graph.nodes.iter().position(|node| node.output == *output);

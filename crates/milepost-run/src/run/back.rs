@@ -115,7 +115,8 @@ impl Runner {
         let actions = self.all_actions();
         if let Some(number) = graph.find(&step.name) {
             let node = &graph.nodes[number];
-            let own = || actions.get(&node.action).is_none_or(|action| action.repeat(&node.parameters) != Repeat::Effect);
+            let own =
+                || actions.get(&node.action).is_none_or(|action| action.repeat(&node.parameters) != Repeat::Effect);
             return !node.idempotent.unwrap_or_else(own);
         }
         // Without the node of the run that it is a part of, it does not happen again.

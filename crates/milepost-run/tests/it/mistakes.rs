@@ -78,6 +78,24 @@ fn a_condition_that_does_not_parse() {
     assert_snapshot!(two("  - {from: a, to: b, when: \"\"}\n"), @"Error g.yaml:6:29: when: the expression is empty; write a condition, such as memory.count > 3");
 }
 
+/// What a mistake leads to is not told as well: whoever mends it would find nothing there.
+#[test]
+fn only_the_mistake_itself_is_told() {
+    let three = |rest: &str| {
+        told(&format!(
+            "memory: {{n: 0}}\nstart: a\nnodes:\n  a: {{action: shell, with: {{command: ls}}}}\n  b: {{action: set, with: {{n: 1}}}}\n  c: {{action: shell, with: {{command: 'echo {{{{ outputs.a.code }}}}'}}}}\nedges:\n  - {{from: a, to: b}}\n{rest}"
+        ))
+    };
+    assert_snapshot!(three("  - {from: b, to: c, when: memory.n <}\n"), @"Error g.yaml:9:38: when: this does not parse as CEL: it ends too early; look at the brackets, quotes and operators there");
+    assert_snapshot!(three("  - {from: b, to: c}\n  - {from: c, to: b, when: memory.n < 3, limit: many}\n"), @r#"Error g.yaml:10:49: limit: "many" does not fit; write a whole number from 1 to 1000000"#);
+    assert_snapshot!(three("  - {from: bb, to: c}\n"), @r#"Error g.yaml:9:12: from: there is no node "bb"; did you mean b?"#);
+    assert_snapshot!(three("  - {from: b, too: c}\n"), @r#"Error g.yaml:9:15: edge: there is no key "too"; did you mean to?"#);
+    assert_snapshot!(three("  - {from: b, to: cc}\n  - {from: c, to: b, when: memory.n < 3, limit: 2}\n"), @r#"Error g.yaml:9:19: to: there is no node "cc"; did you mean c?"#);
+    assert_snapshot!(told("nodes:\n  a: shell\n  b: {action: shell, with: {command: 'echo {{ outputs.a.code }}'}, needs: a}\n"), @"Error g.yaml:2:6: a: a text stands here; write its keys below it");
+    assert_snapshot!(told("nodes:\n  a: {actoin: shell, with: {command: ls}}\n"), @r#"Error g.yaml:2:7: a: there is no key "actoin"; did you mean action?"#);
+    assert_snapshot!(told("nodes:\n  a: {action: shell, with: {command: ls}, remember: {code: output.(}}\n  b: {action: shell, with: {command: 'echo {{ memory.code }}'}, needs: a}\noutputs: {code: memory.code + 1}\n"), @"Error g.yaml:2:67: remember: this does not parse as CEL: no viable alternative at input '.('; look at the brackets, quotes and operators there");
+}
+
 #[test]
 fn a_condition_that_compares_what_cannot_be_compared() {
     assert_snapshot!(two("  - {from: a, to: b, when: memory.count == '3'}\n"), @"Error g.yaml:6:41: when: a number is compared with a text, and they are never equal; write the number without quotes, or use int(…)");
@@ -142,14 +160,8 @@ fn an_output_that_may_not_be_there_yet() {
 #[test]
 fn keys_and_values_that_are_not_known() {
     assert_snapshot!(told("nodes:\n  a: {action: shel, with: {command: ls}}\n"), @r#"Error g.yaml:2:15: a: there is no action "shel"; did you mean shell?"#);
-    assert_snapshot!(told("nodes:\n  a: {action: shell, wiht: {command: ls}}\n"), @r#"
-    Error g.yaml:2:15: a: shell needs one of command, argv; write one of them
-    Error g.yaml:2:22: a: there is no key "wiht"; did you mean with?
-    "#);
-    assert_snapshot!(told("nodes:\n  a: {action: shell, with: {comand: ls}}\n"), @r#"
-    Error g.yaml:2:15: a: shell needs one of command, argv; write one of them
-    Error g.yaml:2:29: shell: there is no key "comand"; did you mean command?
-    "#);
+    assert_snapshot!(told("nodes:\n  a: {action: shell, wiht: {command: ls}}\n"), @r#"Error g.yaml:2:22: a: there is no key "wiht"; did you mean with?"#);
+    assert_snapshot!(told("nodes:\n  a: {action: shell, with: {comand: ls}}\n"), @r#"Error g.yaml:2:29: shell: there is no key "comand"; did you mean command?"#);
     assert_snapshot!(told("nodes:\n  a: {action: shell, with: {command: ls, argv: [ls]}}\n"), @"Error g.yaml:2:15: a: shell needs one of command, argv; keep one of them");
     assert_snapshot!(told("nodes:\n  a: {action: http, with: {method: FETCH, ok: [20], max_response_bytes: 0}}\n"), @r#"
     Error g.yaml:2:15: a: http needs url; write url: where to
@@ -172,7 +184,10 @@ fn keys_and_values_that_are_not_known() {
     assert_snapshot!(told("nodes: {}\n"), @"Error g.yaml:1:8: there are no nodes; write at least one");
     assert_snapshot!(told("name: empty\n"), @"Error g.yaml:1:1: it has neither nodes nor steps; write nodes: and one below it");
     assert_snapshot!(told("nodes:\n  a: {action: set, with: {x: 1}}\nsteps: []\n"), @"Error g.yaml:3:8: a plan's steps and a graph's nodes stand in one file; keep one of them");
-    assert_snapshot!(told("nodes:\n  a: shell\nparallel: 0\n"), @"Error g.yaml:2:6: a: a text stands here; write its keys below it");
+    assert_snapshot!(told("nodes:\n  a: shell\nparallel: 0\n"), @r#"
+    Error g.yaml:2:6: a: a text stands here; write its keys below it
+    Error g.yaml:3:11: parallel: "0" does not fit; write a whole number from 1 to 256
+    "#);
     assert_snapshot!(told("steps:\n  - {id: a, action: set, with: {x: 1}}\n  - {id: a, action: set, with: {y: 1}}\n"), @r#"Error g.yaml:3:10: id: "a" is the name of another step, at g.yaml:2:10; give each step a name of its own"#);
     assert_snapshot!(told("nodes: [\n"), @"Error g.yaml:2:1: this is not YAML: while parsing a node, did not find expected node content; look at the indentation, colons and quotes there");
 }
