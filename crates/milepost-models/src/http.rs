@@ -59,11 +59,12 @@ pub(crate) struct Transport {
     pub source: Source,
 }
 
-/// When a server that refused asks to be asked again: its `retry-after`, at most
-/// [`MAX_LIMIT_MS`](crate::limits::MAX_LIMIT_MS) from now.
+/// When a server that refused asks to be asked again: its `retry-after`, at least [`MIN_LIMIT_MS`](crate::limits::MIN_LIMIT_MS)
+/// and at most [`MAX_LIMIT_MS`](crate::limits::MAX_LIMIT_MS) from now.
 pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Timestamp> {
     let (at, _) = rate::retry_after(&Found(headers), now)?;
-    Some(Timestamp(at.0.clamp(now.0, now.plus_ms(crate::limits::MAX_LIMIT_MS).0)))
+    let (soonest, latest) = (crate::limits::MIN_LIMIT_MS, crate::limits::MAX_LIMIT_MS);
+    Some(Timestamp(at.0.clamp(now.plus_ms(soonest).0, now.plus_ms(latest).0)))
 }
 
 struct Found<'a>(&'a HeaderMap);
@@ -332,7 +333,7 @@ impl Transport {
                 return Stopped::Limited(Limited { until, why, told, partial: None });
             }
             Refused::Busy => {
-                let retry_at = rate::retry_after(&Found(headers), now).map(|(at, _)| at);
+                let retry_at = retry_after(headers, now);
                 Error::Unavailable { model, why, retry_at }
             }
             Refused::Denied => Error::Denied { model, why, variable: self.key_variable.clone() },

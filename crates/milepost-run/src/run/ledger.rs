@@ -75,6 +75,9 @@ pub struct Entry {
     /// Until when it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
+    /// How often in a row it was told to come again later, which counts as no attempt.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub limits: u32,
     /// What went wrong last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -87,6 +90,11 @@ pub struct Entry {
     /// Parameters in place of those that the graph says, for this round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced: Option<Value>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Where a ledger lies in the state: the run's own in `execution`, that of a step's parts below it.

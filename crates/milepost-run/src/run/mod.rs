@@ -98,6 +98,9 @@ pub type OnPiece = Arc<dyn Fn(&str, Piece<'_>) + Send + Sync>;
 /// Called with every event of a run when it is durable.
 pub type Watch = Arc<dyn Fn(SessionId, &Event) + Send + Sync>;
 
+/// How often in a row a step may be told to come again later, by a limit that says when, before that is a failed attempt (1,000).
+pub const MAX_LIMITS: u32 = 1000;
+
 /// Runs graphs on an engine.
 #[derive(Clone)]
 pub struct Runner {
@@ -108,6 +111,7 @@ pub struct Runner {
     cancel: Cancel,
     patience_ms: u64,
     grace_ms: u64,
+    max_limits: u32,
     budget: Option<Budget>,
     repeats_effects: bool,
     heard: Option<OnPiece>,
@@ -126,6 +130,7 @@ impl Runner {
             cancel: Cancel::new(),
             patience_ms: 5000,
             grace_ms: 5000,
+            max_limits: MAX_LIMITS,
             budget: None,
             repeats_effects: false,
             heard: None,
@@ -173,6 +178,13 @@ impl Runner {
     #[must_use]
     pub fn grace_ms(mut self, ms: u64) -> Self {
         self.grace_ms = ms;
+        self
+    }
+
+    /// How often in a row a step may be told to come again later before that is a failed attempt ([`MAX_LIMITS`] by default).
+    #[must_use]
+    pub fn max_limits(mut self, times: u32) -> Self {
+        self.max_limits = times;
         self
     }
 

@@ -143,15 +143,68 @@ async fn a_request_that_is_limited_waits_as_long_as_the_server_says() {
         let end = runner.resume(id, Resume::latest(), None, &BTreeMap::new()).await.unwrap().0;
         assert_eq!((completed(&end)["body"].as_str(), count.load(Ordering::SeqCst)), (Some("ok"), 2));
     }
-    // Those who ask for no time worth the name are asked as often as the node says, and not for ever.
-    for headers in ["retry-after: 0\r\n", "retry-after: 2\r\n", "retry-after: Thu, 01 Jan 1970 00:00:00 GMT\r\n"] {
+}
+
+/// Also a moment is waited for, by the run itself, and is no failed attempt: here there is only one.
+#[tokio::test]
+async fn a_request_that_is_limited_for_a_moment_is_waited_for() {
+    let fine = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok".to_owned();
+    // The clock of the scene stands at the first second of 2026.
+    for (status, headers, waits_ms) in [
+        ("429 Too Many Requests", "retry-after: 2\r\n", 2000),
+        ("503 Service Unavailable", "Retry-After: 4\r\n", 4000),
+        ("503 Service Unavailable", "retry-after: Thu, 01 Jan 2026 00:00:03 GMT\r\n", 3000),
+        ("403 Forbidden", "retry-after: 1\r\n", 1000),
+        // What is over, or no time at all, is a moment: whoever asks at once is refused again.
+        ("429 Too Many Requests", "retry-after: 0\r\n", 1000),
+        ("429 Too Many Requests", "retry-after: Thu, 01 Jan 1970 00:00:00 GMT\r\n", 1000),
+    ] {
         let scene = Scene::new();
         let engine = scene.engine().await;
+        let before = milepost::model::Clock::now(&*scene.clock);
+        let (url, count) = server(vec![refusal(status, headers), fine.clone()]).await;
+        let text = format!(
+            "nodes: {{a: {{action: http, with: {{url: '{url}', json: {{n: 1}}}}, retry: 1}}}}\noutputs: {{body: outputs.a.body}}\n"
+        );
+        let (id, end) = scene.runner(&engine).start(&graph(&text), NewSession::default()).await.unwrap();
+        assert_eq!((completed(&end)["body"].as_str(), count.load(Ordering::SeqCst)), (Some("ok"), 2), "{headers}");
+        let waited = milepost::model::Clock::now(&*scene.clock).since_ms(before);
+        assert_eq!(waited, waits_ms, "{headers}");
+        let line = scene.section(id, "execution").await["nodes"]["a"].clone();
+        assert_eq!((&line["attempt"], line.get("limits")), (&1.into(), None), "{line}");
+    }
+}
+
+/// Nobody waits for ever for a server that always says so, nor for one that says nonsense.
+#[tokio::test]
+async fn a_server_that_is_always_at_its_limit_is_a_failure_in_the_end() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let (url, count) = server(vec![refusal("429 Too Many Requests", "retry-after: 1\r\n")]).await;
+    let text = format!("nodes: {{a: {{action: http, with: {{url: '{url}'}}, retry: {{attempts: 2, backoff: 1ms}}}}}}");
+    let runner = scene.runner(&engine).max_limits(3);
+    let (_, end) = runner.start(&graph(&text), NewSession::default()).await.unwrap();
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("429") && why.contains("MAX_LIMITS")), "{end:?}");
+    // Three times later and once too often, for each of the two attempts.
+    assert_eq!(count.load(Ordering::SeqCst), 8);
+    for headers in ["", "retry-after: soon\r\n", "retry-after: -5\r\n"] {
         let (url, count) = server(vec![refusal("503 Service Unavailable", headers)]).await;
         let text =
             format!("nodes: {{a: {{action: http, with: {{url: '{url}'}}, retry: {{attempts: 2, backoff: 1ms}}}}}}");
         let (_, end) = scene.runner(&engine).start(&graph(&text), NewSession::default()).await.unwrap();
         assert!(matches!(&end, End::Paused { why, .. } if why.contains("503")), "{end:?}");
-        assert_eq!(count.load(Ordering::SeqCst), 2);
+        assert_eq!(count.load(Ordering::SeqCst), 2, "{headers}");
     }
+}
+
+/// A model that is busy and says until when is not asked before.
+#[tokio::test]
+async fn a_model_that_is_busy_for_a_while_is_waited_for() {
+    let answers = vec![refusal("503 Service Unavailable", "retry-after: 7200\r\n"), whole("hello")];
+    let (scene, runner, id, end, count) = run(answers).await;
+    let End::Waiting { until: Some(until), .. } = &end else { panic!("{end:?}") };
+    assert_eq!(until.since_ms(milepost::model::Clock::now(&*scene.clock)), 7_200_000);
+    scene.clock.advance_ms(7_200_000);
+    let end = runner.resume(id, Resume::latest(), None, &BTreeMap::new()).await.unwrap().0;
+    assert_eq!((completed(&end)["text"].as_str(), count.load(Ordering::SeqCst)), (Some("hello"), 2));
 }

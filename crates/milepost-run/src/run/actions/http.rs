@@ -11,8 +11,6 @@ use crate::run::action::{Action, Failed, Step};
 
 /// How much of a response is kept unless the node says otherwise (1 MiB).
 const MAX_RESPONSE_BYTES: u64 = 1 << 20;
-/// What a server may ask to wait without that being a limit, in milliseconds (5 seconds).
-const MAX_SHORT_MS: i64 = 5000;
 
 #[derive(Default)]
 pub(super) struct Http {
@@ -83,12 +81,9 @@ impl Action for Http {
         let is_ok = ok.map_or((200..300).contains(&status), |ok| ok.contains(&u64::from(status)));
         if !is_ok {
             let why = format!("the server answered with status {status}");
-            // Whoever says when to come again is not asked before. A short while is a failed attempt: those have an end.
+            // Whoever says when to come again is not asked before, and that is no failed attempt, whatever the status is.
             let now = step.parts.engine.source().now();
-            if matches!(status, 429 | 503)
-                && let Some(until) = retry_after(response.headers(), now)
-                && until.since_ms(now) > MAX_SHORT_MS
-            {
+            if let Some(until) = retry_after(response.headers(), now) {
                 return Err(Failed::Limited { until, why });
             }
             let is_final = (400..500).contains(&status) && !matches!(status, 408 | 409 | 425 | 429);

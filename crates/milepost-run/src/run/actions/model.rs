@@ -52,10 +52,11 @@ impl Models {
             }
             Ok(Outcome::Whole(answer)) => Ok(answer),
             Ok(Outcome::Limited(limited)) => Err(Failed::Limited { until: limited.until, why: limited.why }),
-            Ok(Outcome::Cut { why, .. }) | Err(why) => Err(if why.is_transient() {
-                Failed::Transient(why.to_string())
-            } else {
-                Failed::Fatal(why.to_string())
+            Ok(Outcome::Cut { why, .. }) | Err(why) => Err(match why.retry_at() {
+                // It is busy, and says until when.
+                Some(until) => Failed::Limited { until, why: why.to_string() },
+                None if why.is_transient() => Failed::Transient(why.to_string()),
+                None => Failed::Fatal(why.to_string()),
             }),
         }
     }

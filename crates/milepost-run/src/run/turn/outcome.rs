@@ -53,8 +53,18 @@ impl Turn<'_> {
         let now = self.now();
         let result = match result {
             Err(Failed::Uncertain(why)) if self.may_repeat(number) => Err(Failed::Transient(why)),
+            Err(Failed::Limited { why, .. }) if entry.limits >= self.runner.max_limits => {
+                let most = self.runner.max_limits;
+                Err(Failed::Transient(format!(
+                    "{why}; it was told to come again later {most} times in a row, MAX_LIMITS"
+                )))
+            }
             other => other,
         };
+        // Whatever else comes of it begins anew to count.
+        if !matches!(result, Err(Failed::Limited { .. })) {
+            entry.limits = 0;
+        }
         match result {
             Err(Failed::Uncertain(why)) => {
                 let told = json!({"node": self.name(&node.id), "key": entry.key, "runs_again": false, "why": why});
@@ -88,6 +98,7 @@ impl Turn<'_> {
                 self.event("step_limited", json!({"node": self.name(&node.id), "until": until, "why": why}));
                 entry.status = Status::Waiting;
                 entry.until = Some(until);
+                entry.limits += 1;
                 entry.error = Some(why.clone());
                 entry.attempt = entry.attempt.saturating_sub(1);
                 self.waits.insert(node.id.clone(), vec![(self.name(&node.id), format!("a limit: {why}"))]);
@@ -181,7 +192,7 @@ impl Turn<'_> {
         );
         entry.status = Status::Failed;
         entry.error = Some(why.clone());
-        entry.until = None;
+        (entry.until, entry.limits) = (None, 0);
         self.ledger.set_node(&node.id, entry);
         self.ledger.set_error(json!({"node": node.id, "message": why, "timestamp": self.now()}));
         match node.on_error {
@@ -222,7 +233,7 @@ impl Turn<'_> {
             }),
         );
         entry.status = Status::Completed;
-        (entry.error, entry.until, entry.took_ms) = (None, None, Some(took_ms));
+        (entry.error, entry.until, entry.took_ms, entry.limits) = (None, None, Some(took_ms), 0);
         self.waits.remove(&node.id);
         self.seen.remove(&number);
         self.ledger.set_node(&node.id, entry);
