@@ -9,7 +9,7 @@ use milepost::context::request::MessagesRequest;
 use milepost::model::{Body, Seq};
 use milepost::{
     Channel, Chapter, Compact, Event, Mark, MarkQuery, Message, MessageQuery, Milepost, NewMark, NewSession, Point,
-    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Timestamp, Trigger, relative,
+    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Trigger, relative,
 };
 use milepost_models::{Answer, Cancel, Error as ModelError, Limited, Model, Outcome, Piece, Request, Timer};
 use serde_json::json;
@@ -22,6 +22,35 @@ const PART: &str = "answer_part";
 const KEEP_EVERY_MS: u64 = 250;
 /// So many of the last messages are shown, and told to the model, when a conversation goes on.
 pub const LAST_MESSAGES: usize = 5;
+
+/// How often a model is asked for a person who is not there before the conversation pauses with the reason (8),
+pub const WAKE_TRIES: u32 = 8;
+/// and how long is waited after the first of them, in milliseconds (5 seconds): twice as long after each,
+const WAKE_AGAIN_MS: u64 = 5000;
+/// at most so long (10 minutes), and up to half of it less, by chance.
+const MAX_WAKE_AGAIN_MS: u64 = 600_000;
+
+/// Who an answer is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whom {
+    /// A person who hears it.
+    Person,
+    /// A person who is greeted. Nobody waits for a greeting.
+    Back,
+    /// A person who is not there: a wake-up was due. It is the try with this number.
+    Away(u32),
+}
+
+/// How a conversation is left.
+#[derive(Default)]
+enum Leave {
+    #[default]
+    Paused,
+    /// For a reason.
+    PausedBecause(String),
+    /// It goes on by itself, when this is over. There is a wake-up.
+    Waits(String),
+}
 
 /// How an answer came.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,15 +101,15 @@ pub struct Chat {
     dialect: Dialect,
     max_tokens: Option<u32>,
     timer: Timer,
-    /// Until when the model answers nothing. The session is to go on then, by whoever looks for wake-ups.
-    limited: Mutex<Option<Timestamp>>,
+    /// How it is left after what was said last.
+    leave: Mutex<Leave>,
 }
 
 impl Chat {
     /// Begins a conversation in a new session.
     pub async fn begin(engine: &Milepost, new: NewSession, model: Arc<dyn Model>, dialect: Dialect) -> Result<Self> {
         let session = engine.create(new).await?;
-        Ok(Self { session, model, dialect, max_tokens: None, timer: Timer::real(), limited: Mutex::default() })
+        Ok(Self { session, model, dialect, max_tokens: None, timer: Timer::real(), leave: Mutex::default() })
     }
 
     /// Goes on with a conversation. What a crash left of an answer becomes a message.
@@ -93,7 +122,7 @@ impl Chat {
     ) -> Result<(Self, Left)> {
         let info = engine.store().session(id).await?;
         let session = engine.resume(id, how).await?.session;
-        let chat = Self { session, model, dialect, max_tokens: None, timer: Timer::real(), limited: Mutex::default() };
+        let chat = Self { session, model, dialect, max_tokens: None, timer: Timer::real(), leave: Mutex::default() };
         let mended = chat.mend().await?;
         let last = chat.last(LAST_MESSAGES).await?;
         let is_unanswered = last.last().is_some_and(|stored| stored.message.role == Role::User);
@@ -133,24 +162,57 @@ impl Chat {
     /// Says something, and hears the answer. What was said is durable before the model is asked; the answer when this
     /// returns, or as much of it as came.
     pub async fn say(&self, text: &str, cancel: &Cancel, heard: impl FnMut(Piece<'_>) + Send) -> Result<Said> {
+        self.say_for(text, cancel, heard, Whom::Person).await
+    }
+
+    async fn say_for(
+        &self,
+        text: &str,
+        cancel: &Cancel,
+        heard: impl FnMut(Piece<'_>) + Send,
+        whom: Whom,
+    ) -> Result<Said> {
         self.compact_if_needed(cancel).await?;
         let request = self.request(text).await?;
         // What can be gone back to: the moment before it was said.
         self.session.checkpoint(NewMark::new(Trigger::UserCheckpoint).description("before the next message")).await?;
         self.session.append(Message::new(Role::User, text)).await?;
-        self.ask(request, cancel, heard, None).await
+        self.ask(request, cancel, heard, whom).await
     }
 
     /// Asks once more for an answer to the person's last message. An answer that is there is left behind, on the old
     /// timeline. None when there is nothing to answer.
     pub async fn again(&self, cancel: &Cancel, heard: impl FnMut(Piece<'_>) + Send) -> Result<Option<Said>> {
+        self.again_for(cancel, heard, Whom::Person).await
+    }
+
+    /// Asks once more for an answer that something stood in the way of, for a person who is not there: a wake-up was due. When
+    /// the model cannot be reached, or cannot answer now, there is another wake-up, later each time; after [`WAKE_TRIES`],
+    /// or when it would not help, the conversation is left paused with the reason. None when there is an answer.
+    pub async fn woken(&self, cancel: &Cancel, heard: impl FnMut(Piece<'_>) + Send) -> Result<Option<Said>> {
+        let last = self.last(1).await?;
+        let is_whole = |message: &Message| message.role != Role::User && !message.extra.contains_key("incomplete");
+        if last.last().is_none_or(|stored| is_whole(&stored.message)) {
+            wake::forget(self.session.engine(), self.session.id()).await?;
+            return Ok(None);
+        }
+        let tries = wake::tries(self.session.engine(), self.session.id()).await?;
+        self.again_for(cancel, heard, Whom::Away(tries + 1)).await
+    }
+
+    async fn again_for(
+        &self,
+        cancel: &Cancel,
+        heard: impl FnMut(Piece<'_>) + Send,
+        whom: Whom,
+    ) -> Result<Option<Said>> {
         let unanswered = self.session.engine().build_unanswered(self.session.id(), self.dialect).await?;
         if let Some(built) = unanswered {
             // It stays where it is: whoever is killed now leaves it as it was, with its wake-up.
-            return self.ask(self.request_of(built), cancel, heard, None).await.map(Some);
+            return self.ask(self.request_of(built), cancel, heard, whom).await.map(Some);
         }
         match self.take_back().await? {
-            Some(undone) => self.say(&undone.said, cancel, heard).await.map(Some),
+            Some(undone) => self.say_for(&undone.said, cancel, heard, whom).await.map(Some),
             None => Ok(None),
         }
     }
@@ -171,7 +233,7 @@ impl Chat {
             lines.collect::<Vec<_>>().join("\n"),
         );
         let request = self.request(&prompt).await?;
-        self.ask(request, cancel, heard, Some("greeting")).await
+        self.ask(request, cancel, heard, Whom::Back).await
     }
 
     async fn request(&self, prompt: &str) -> Result<Request> {
@@ -193,7 +255,7 @@ impl Chat {
         request: Request,
         cancel: &Cancel,
         mut heard: impl FnMut(Piece<'_>) + Send,
-        kind: Option<&str>,
+        whom: Whom,
     ) -> Result<Said> {
         let arrived = Arc::new(Mutex::new(String::new()));
         let noting = Arc::clone(&arrived);
@@ -234,12 +296,12 @@ impl Chat {
             Ok(Outcome::Limited(limited)) => Said::Limited(limited),
             Err(why) => Said::Failed(why),
         };
-        self.keep(&said, kind).await?;
+        self.keep(&said, whom).await?;
         Ok(said)
     }
 
     /// Stores what came of an answer, and takes a checkpoint where none came.
-    async fn keep(&self, said: &Said, kind: Option<&str>) -> Result<()> {
+    async fn keep(&self, said: &Said, whom: Whom) -> Result<()> {
         let answer = match said {
             Said::Whole(answer) | Said::Cut { answer, .. } => Some(answer),
             Said::Limited(limited) => limited.partial.as_deref(),
@@ -247,8 +309,8 @@ impl Chat {
         };
         if let Some(answer) = answer.filter(|answer| !answer.message.text().is_empty()) {
             let mut message = answer.message.clone();
-            if let Some(kind) = kind {
-                message.extra.insert("metadata".to_owned(), json!({ "type": kind }));
+            if whom == Whom::Back {
+                message.extra.insert("metadata".to_owned(), json!({ "type": "greeting" }));
             }
             self.session.append(message).await?;
         }
@@ -263,13 +325,49 @@ impl Chat {
         if let Some(mark) = mark {
             self.session.checkpoint_if(mark).await;
         }
-        // Nobody is to wait for a greeting.
-        if kind.is_none() {
-            let until = if let Said::Limited(limited) = said { Some(limited.until) } else { None };
-            wake::note(self.session.engine(), self.session.id(), until, None).await?;
-            *self.limited.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        match whom {
+            Whom::Back => Ok(()),
+            Whom::Person | Whom::Away(_) => self.note_what_is_open(said, whom).await,
         }
+    }
+
+    /// Notes whether the session goes on by itself, and when, before it says so.
+    async fn note_what_is_open(&self, said: &Said, whom: Whom) -> Result<()> {
+        let engine = self.session.engine();
+        let now = engine.source().now();
+        let (until, tries, leave) = match (said, whom) {
+            (Said::Limited(limited), _) => {
+                let what = format!("the model is at a limit until {}", limited.until);
+                (Some(limited.until), 0, Leave::Waits(what))
+            }
+            // Whoever asked was told to stop: the next one asks.
+            (Said::Failed(ModelError::Cancelled { .. }), Whom::Away(tries)) => {
+                (Some(now), tries - 1, Leave::Waits("the model is asked again".to_owned()))
+            }
+            (Said::Failed(why), Whom::Away(tries)) if why.is_transient() && tries < WAKE_TRIES => {
+                let soonest = now.plus_ms(i64::try_from(self.again_in_ms(tries)).unwrap_or(i64::MAX));
+                let until = why.retry_at().map_or(soonest, |at| at.max(soonest));
+                let what = format!("the model is asked again at {until}, after try {tries} of {WAKE_TRIES}: {why}");
+                (Some(until), tries, Leave::Waits(what))
+            }
+            (Said::Failed(why), Whom::Away(tries)) => (
+                None,
+                0,
+                Leave::PausedBecause(format!("the model gave no answer in try {tries} of {WAKE_TRIES}: {why}")),
+            ),
+            (Said::Cut { why, .. }, Whom::Away(_)) => (None, 0, Leave::PausedBecause(why.to_string())),
+            _ => (None, 0, Leave::Paused),
+        };
+        wake::note_try(engine, self.session.id(), until, tries).await?;
+        *self.leave.lock().unwrap_or_else(PoisonError::into_inner) = leave;
         Ok(())
+    }
+
+    fn again_in_ms(&self, tries: u32) -> u64 {
+        let doubled = (WAKE_AGAIN_MS << tries.saturating_sub(1).min(20)).min(MAX_WAKE_AGAIN_MS);
+        let mut random = [0u8; 8];
+        self.session.engine().source().fill(&mut random);
+        doubled / 2 + u64::from_le_bytes(random) % (doubled / 2 + 1)
     }
 
     /// Makes a message of what had arrived when a process ended in the middle of an answer.
@@ -295,7 +393,7 @@ impl Chat {
         if undone.is_some() {
             // What was taken back needs no answer.
             wake::forget(self.session.engine(), self.session.id()).await?;
-            *self.limited.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *self.leave.lock().unwrap_or_else(PoisonError::into_inner) = Leave::Paused;
         }
         Ok(undone)
     }
@@ -327,7 +425,7 @@ impl Chat {
         wake::forget(&engine, id).await?;
         old.pause(Some("went on in a branch")).await?;
         old.release().await?;
-        Ok(Self { session, model, dialect, max_tokens, timer, limited: Mutex::default() })
+        Ok(Self { session, model, dialect, max_tokens, timer, leave: Mutex::default() })
     }
 
     /// Compacts when the next request would be over the budget. The model makes the summary; where it cannot, one is made
@@ -349,12 +447,13 @@ impl Chat {
         }
     }
 
-    /// Leaves: the session is free for others, and paused; or it waits, when the model is at a limit and an answer is due.
+    /// Leaves: the session is free for others, and paused; or it waits, when an answer is due by itself.
     pub async fn leave(self) -> Result<()> {
-        let limited = *self.limited.lock().unwrap_or_else(PoisonError::into_inner);
-        match limited {
-            Some(until) => self.session.wait(&format!("the model is at a limit until {until}")).await?,
-            None => self.session.pause(Some("left the conversation")).await?,
+        let leave = self.leave.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match leave {
+            Leave::Waits(what) => self.session.wait(&what).await?,
+            Leave::PausedBecause(why) => self.session.pause(Some(&why)).await?,
+            Leave::Paused => self.session.pause(Some("left the conversation")).await?,
         };
         self.session.release().await
     }

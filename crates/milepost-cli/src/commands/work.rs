@@ -139,18 +139,22 @@ fn tell_woken(app: &App, id: SessionId, name: &str) {
     }
 }
 
-/// Asks the model again for the answer that a limit stood in the way of.
+/// Asks the model again for the answer that a limit, or a failure, stood in the way of.
 async fn go_on_talking(app: &mut App, engine: &Milepost, models: &Models, id: SessionId) -> Result<Going> {
     let (model, dialect) = chat::usual_model(models).await?;
     app.free_from_the_dead(id).await?;
     let (chat, left) = Chat::resume(engine, id, Resume::latest(), model, dialect).await?;
     tell_woken(app, id, &left.info.title.unwrap_or_else(|| "the conversation".to_owned()));
-    let cancel = app.cancel.clone();
+    let (cancel, watcher) = (app.cancel.clone(), Runner::new(engine));
     Ok(Box::pin(async move {
         let (word, why) = match talk(chat, &cancel).await {
             Ok(Some(Said::Whole(_))) => ("answered", String::new()),
             Ok(Some(Said::Limited(limited))) => ("waiting", format!("until {}: {}", limited.until, limited.why)),
-            Ok(Some(Said::Cut { why, .. } | Said::Failed(why))) => ("paused", why.to_string()),
+            Ok(Some(Said::Failed(why))) => match watcher.due(id).await {
+                Ok(Some(until)) => ("waiting", format!("until {until}, to ask again: {why}")),
+                _ => ("paused", why.to_string()),
+            },
+            Ok(Some(Said::Cut { why, .. })) => ("paused", why.to_string()),
             Ok(None) => ("paused", "there is nothing to answer".to_owned()),
             Err(error) => ("failed", error.to_string()),
         };
@@ -159,7 +163,7 @@ async fn go_on_talking(app: &mut App, engine: &Milepost, models: &Models, id: Se
 }
 
 async fn talk(chat: Chat, cancel: &Cancel) -> milepost::Result<Option<Said>> {
-    let said = chat.again(cancel, |_| {}).await;
+    let said = chat.woken(cancel, |_| {}).await;
     // Whatever became of it: the session is left in order, if the store lets it.
     let left = chat.leave().await;
     let said = said?;

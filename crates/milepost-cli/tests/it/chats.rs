@@ -171,6 +171,23 @@ fn what_a_limit_stood_in_the_way_of_is_answered_when_it_is_over() {
     assert_eq!((ran.code, place.texts(&id).len()), (0, 2), "nothing is due any more: {}", ran.err);
 }
 
+/// Nobody is there to ask again: the worker does, later.
+#[test]
+fn a_conversation_that_fails_when_it_is_woken_is_tried_again_later() {
+    let place = place("replies:\n  - {limited: {after_ms: 1, why: too many requests}}\n");
+    assert_eq!(place.run(&["chat", "are you there?"]).code, 11);
+    let id = last(&place);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    place.write("model.yaml", "replies: [{error: {kind: unreachable, why: no network}}]\n");
+    let ran = place.run(&["work", "--once"]);
+    assert!(ran.err.contains("waiting: until 2") && ran.err.contains("no network"), "{}", ran.err);
+    assert_eq!(text(&place.json(&["sessions", "show", &id]), "/status"), "waiting");
+    place.write("model.yaml", "replies: [{text: I am.}]\n");
+    let ran = place.run(&["work", "--until-idle"]);
+    assert!(ran.err.contains("answered"), "{}", ran.err);
+    assert_eq!(place.texts(&id), ["are you there?", "I am."]);
+}
+
 /// By the model that was said when it began, though the settings name none.
 #[test]
 fn what_a_limit_stood_in_the_way_of_is_asked_of_the_model_that_was_said() {

@@ -13,6 +13,8 @@ const WAKEUP: &str = "wakeup";
 const WAKEUP_LEASE_MS: i64 = 60_000;
 /// The key of a wake-up's value that says that somebody asked for it.
 const ASKED: &str = "asked";
+/// The key of a wake-up's value that says how often it was followed in vain.
+const TRIES: &str = "tries";
 
 /// Asks for a session's run to go on now, by whichever process looks for wake-ups: an answer came.
 pub async fn wake(engine: &Milepost, id: SessionId) -> Result<()> {
@@ -40,6 +42,34 @@ pub(crate) async fn note(
     until: Option<Timestamp>,
     followed: Option<&[u8]>,
 ) -> milepost::Result<()> {
+    put(engine, id, until, followed, b"{}").await
+}
+
+/// Notes when a session is to go on that was woken so often in vain.
+pub(crate) async fn note_try(
+    engine: &Milepost,
+    id: SessionId,
+    until: Option<Timestamp>,
+    tries: u32,
+) -> milepost::Result<()> {
+    put(engine, id, until, None, json!({ TRIES: tries }).to_string().as_bytes()).await
+}
+
+/// How often a session was woken in vain.
+pub(crate) async fn tries(engine: &Milepost, id: SessionId) -> milepost::Result<u32> {
+    let known = engine.store().record(WAKEUP, &id.to_string()).await?;
+    let value = known.and_then(|record| serde_json::from_slice::<Value>(&record.value).ok());
+    let tries = value.and_then(|value| value.get(TRIES)?.as_u64()).unwrap_or(0);
+    Ok(u32::try_from(tries).unwrap_or(u32::MAX - 1))
+}
+
+async fn put(
+    engine: &Milepost,
+    id: SessionId,
+    until: Option<Timestamp>,
+    followed: Option<&[u8]>,
+    value: &[u8],
+) -> milepost::Result<()> {
     let (store, key) = (engine.store(), id.to_string());
     let known = store.record(WAKEUP, &key).await?;
     let is_open = |value: &[u8]| is_asked(value) && Some(value) != followed;
@@ -48,7 +78,7 @@ pub(crate) async fn note(
     }
     let version = known.map(|record| record.version);
     let stored = match (until, version) {
-        (Some(until), version) => store.put_record(WAKEUP, &key, version, Some(until), b"{}").await.map(drop),
+        (Some(until), version) => store.put_record(WAKEUP, &key, version, Some(until), value).await.map(drop),
         (None, Some(version)) => store.delete_record(WAKEUP, &key, version).await,
         (None, None) => Ok(()),
     };
@@ -105,6 +135,12 @@ impl Runner {
     pub async fn next_due(&self) -> Result<Option<Timestamp>> {
         let all = self.engine.store().records_due(WAKEUP, Timestamp(i64::MAX), 1).await;
         Ok(all.map_err(milepost::Error::from)?.first().and_then(|record| record.due))
+    }
+
+    /// When a session is to be woken; none when it waits for no time.
+    pub async fn due(&self, id: SessionId) -> Result<Option<Timestamp>> {
+        let known = self.engine.store().record(WAKEUP, &id.to_string()).await.map_err(milepost::Error::from)?;
+        Ok(known.and_then(|record| record.due))
     }
 
     /// Forgets a session's wake-up: its run does not wait any more.

@@ -1,9 +1,9 @@
 //! Conversations with a model: what it is given, and who writes the summary when there is no room for all of it.
 
 use milepost::context::history::Dialect;
-use milepost::{NewSession, Resume, SessionPatch};
+use milepost::{NewSession, Resume, SessionId, SessionPatch};
 use milepost_models::Cancel;
-use milepost_run::chat::{Chat, Said};
+use milepost_run::chat::{Chat, Said, WAKE_TRIES};
 use serde_json::json;
 
 use crate::support::{Overheard, Scene};
@@ -88,4 +88,106 @@ async fn a_greeting_knows_where_things_were_left() {
         assert!(prompt.contains(part), "{part:?} is not in {prompt}");
     }
     assert!(!prompt.contains("number 1"), "the last five: {prompt}");
+}
+
+const LIMITED: &str = "after_last: repeat\nreplies: [{limited: {after_ms: 60000, why: too many requests}}]\n";
+const AWAY: &str = "after_last: repeat\nreplies: [{error: {kind: unreachable, why: no network}}]\n";
+const DENIED: &str = "after_last: repeat\nreplies: [{error: {kind: refused, why: no such model}}]\n";
+const FINE: &str = "after_last: repeat\nreplies: [{text: Here I am.}]\n";
+
+/// A conversation in which a limit stands in the way of an answer, and its wake-up that is due.
+async fn limited(scene: &Scene) -> SessionId {
+    let engine = scene.engine().await;
+    let chat =
+        Chat::begin(&engine, NewSession::titled("Late"), Overheard::new(LIMITED), Dialect::OpenAi).await.unwrap();
+    let id = chat.session().id();
+    assert!(matches!(chat.say("Are you there?", &Cancel::new(), |_| {}).await.unwrap(), Said::Limited(_)));
+    chat.leave().await.unwrap();
+    scene.clock.advance_ms(60_001);
+    id
+}
+
+/// What `milepost work` does when a wake-up is due.
+async fn wake(scene: &Scene, id: SessionId, script: &str, cancel: &Cancel) -> Option<Said> {
+    let engine = scene.engine().await;
+    assert_eq!(scene.runner(&engine).claim_due(5).await.unwrap(), [id], "its wake-up is due");
+    let (chat, _) = Chat::resume(&engine, id, Resume::latest(), Overheard::new(script), Dialect::OpenAi).await.unwrap();
+    let said = chat.woken(cancel, |_| {}).await.unwrap();
+    chat.leave().await.unwrap();
+    said
+}
+
+/// When a conversation is to be woken next, in milliseconds from now.
+async fn due_in_ms(scene: &Scene, id: SessionId) -> Option<i64> {
+    let engine = scene.engine().await;
+    let due = scene.runner(&engine).due(id).await.unwrap();
+    due.map(|due| due.since_ms(milepost::model::Clock::now(&*scene.clock)))
+}
+
+async fn reason(scene: &Scene, id: SessionId) -> String {
+    let marks = scene.engine().await.store().marks(id, &Default::default()).await.unwrap();
+    marks[0].checkpoint.description.clone().unwrap_or_default()
+}
+
+/// Whoever is not there is not told that the network was away: the model is asked again, later each time.
+#[tokio::test]
+async fn a_conversation_that_fails_when_it_is_woken_is_tried_again() {
+    let scene = Scene::new();
+    let id = limited(&scene).await;
+    for (tries, most) in [(1, 5000), (2, 10_000), (3, 20_000)] {
+        assert!(matches!(wake(&scene, id, AWAY, &Cancel::new()).await, Some(Said::Failed(_))));
+        assert_eq!(scene.status(id).await, "waiting", "try {tries}");
+        let told = reason(&scene, id).await;
+        assert!(told.contains(&format!("after try {tries} of 8")) && told.contains("no network"), "{told}");
+        let wait = due_in_ms(&scene, id).await.unwrap();
+        assert!(wait >= most / 2 && wait <= most, "try {tries}: {wait}");
+        scene.clock.advance_ms(wait);
+    }
+    assert!(matches!(wake(&scene, id, FINE, &Cancel::new()).await, Some(Said::Whole(_))));
+    assert_eq!((scene.status(id).await.as_str(), due_in_ms(&scene, id).await), ("paused", None));
+    let texts: Vec<String> = scene.said(id, "main").await.iter().map(|message| message.text().into_owned()).collect();
+    assert_eq!(texts, ["Are you there?", "Here I am."]);
+}
+
+#[tokio::test]
+async fn a_conversation_that_always_fails_is_paused_with_the_reason() {
+    let scene = Scene::new();
+    let id = limited(&scene).await;
+    for _ in 1..WAKE_TRIES {
+        wake(&scene, id, AWAY, &Cancel::new()).await;
+        scene.clock.advance_ms(due_in_ms(&scene, id).await.unwrap());
+    }
+    wake(&scene, id, AWAY, &Cancel::new()).await;
+    assert_eq!((scene.status(id).await.as_str(), due_in_ms(&scene, id).await), ("paused", None));
+    let told = reason(&scene, id).await;
+    assert!(told.contains("in try 8 of 8") && told.contains("no network"), "{told}");
+    // What will not pass is not tried again at all.
+    let id = limited(&scene).await;
+    wake(&scene, id, DENIED, &Cancel::new()).await;
+    assert_eq!((scene.status(id).await.as_str(), due_in_ms(&scene, id).await), ("paused", None));
+    assert!(reason(&scene, id).await.contains("no such model"));
+}
+
+/// Whoever asked was told to stop: another asks, and it was no try.
+#[tokio::test]
+async fn a_worker_that_is_stopped_while_it_asks_leaves_the_wake_up() {
+    let scene = Scene::new();
+    let id = limited(&scene).await;
+    let cancel = Cancel::new();
+    cancel.cancel();
+    wake(&scene, id, FINE, &cancel).await;
+    assert_eq!((scene.status(id).await.as_str(), due_in_ms(&scene, id).await), ("waiting", Some(0)));
+    assert!(matches!(wake(&scene, id, FINE, &Cancel::new()).await, Some(Said::Whole(_))));
+}
+
+/// Killed between the answer and the note that it is there.
+#[tokio::test]
+async fn a_conversation_that_has_its_answer_is_not_asked_again() {
+    let scene = Scene::new();
+    let id = limited(&scene).await;
+    wake(&scene, id, FINE, &Cancel::new()).await;
+    let engine = scene.engine().await;
+    milepost_run::run::wake(&engine, id).await.unwrap();
+    assert_eq!(wake(&scene, id, FINE, &Cancel::new()).await, None);
+    assert_eq!((scene.said(id, "main").await.len(), due_in_ms(&scene, id).await), (2, None));
 }
