@@ -171,6 +171,14 @@ pub struct ResumeRun {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  milepost steps last            each step: where it is, how long it took, what it gave
+  milepost steps last --all      every attempt, question, wait and limit, as they came
+  milepost steps last --json     with keys and whole outputs
+
+Turns and calls of an agent, rounds of checks and nodes of a graph inside are lines
+of their own: research/turn_1.1.search, mend/round_2.test, sub/publish. Their names
+are what `answer`, `resume --done` and `resume --again` take.")]
 pub struct Steps {
     /// The session
     pub session: String,
@@ -239,7 +247,10 @@ pub struct Answering {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Several may run on one store: each wake-up is fired by one of them. Ctrl-C
-pauses what runs, with grace, and ends; a second one does not wait.")]
+pauses what runs, with grace, and ends; a second one does not wait.
+
+A conversation whose model cannot be reached is asked again later, eight times in
+about ten minutes; then it is paused with the reason, as a run is whose attempts end.")]
 pub struct Work {
     /// Go on with what is due now, then end
     #[arg(long, conflicts_with = "until_idle")]

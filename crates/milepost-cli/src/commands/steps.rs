@@ -1,7 +1,9 @@
 //! The ledger of a run: what each step is about, and every attempt.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
-use milepost::model::{Body, Seq};
+use milepost::model::{Block, Body, Content, Message, Role, Seq};
 use milepost::{Event, Milepost, SessionId, Timestamp};
 use milepost_run::graph::Graph;
 use milepost_run::run::{Entry, Ledger, Runner, Status};
@@ -16,12 +18,70 @@ use crate::out::{Table, plain, short};
 
 /// The events of a session along its head, each with its time.
 pub async fn events(engine: &Milepost, id: SessionId) -> Result<Vec<(Timestamp, Event)>> {
+    Ok(told_by_log(engine, id).await?.0)
+}
+
+/// The events of a session along its head; and what was said in parts of steps, by their keys. What a part said stands right
+/// before its outcome: both are stored together.
+async fn told_by_log(engine: &Milepost, id: SessionId) -> Result<(Vec<(Timestamp, Event)>, BTreeMap<String, Value>)> {
     let all = engine.store().entries(id, Seq(0), Seq(u64::MAX)).await.map_err(milepost::Error::from)?;
-    let events = all.into_iter().filter_map(|entry| match entry.body {
-        Some(Body::Event(event)) => Some((entry.time, event)),
-        _ => None,
-    });
-    Ok(events.collect())
+    let (mut events, mut said, mut last) = (Vec::new(), BTreeMap::new(), None);
+    for entry in all {
+        match entry.body {
+            Some(Body::Message(message)) => last = Some(message),
+            Some(Body::Event(event)) => {
+                let key = event.data.get("key").and_then(Value::as_str).filter(|_| event.kind == "step_outcome");
+                if let Some((key, message)) = key.zip(last.take()) {
+                    said.insert(key.to_owned(), in_short(&message));
+                }
+                events.push((entry.time, event));
+            }
+            _ => last = None,
+        }
+    }
+    Ok((events, said))
+}
+
+/// What a turn of an agent, or a call of a tool, gave.
+fn in_short(message: &Message) -> Value {
+    let Content::Blocks(blocks) = &message.content else { return json!({ "text": message.text(), "calls": [] }) };
+    if message.role == Role::Tool {
+        let given = blocks.iter().find_map(|block| match block {
+            // The model is given what an action gave as JSON.
+            Block::ToolResult { content: Value::String(text), .. } => {
+                Some(serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into()))
+            }
+            Block::ToolResult { content, .. } => Some(content.clone()),
+            _ => None,
+        });
+        return given.unwrap_or_default();
+    }
+    let calls: Vec<Value> = blocks
+        .iter()
+        .filter_map(|block| match block {
+            Block::ToolCall { name, input, .. } => Some(json!({ "name": name, "input": input })),
+            _ => None,
+        })
+        .collect();
+    json!({ "text": message.text(), "calls": calls })
+}
+
+/// What every step gave, as far as it is known.
+struct Gave<'s> {
+    ledger: &'s Ledger,
+    graph: Option<&'s Graph>,
+    parts: BTreeMap<String, &'s Value>,
+    said: BTreeMap<String, Value>,
+}
+
+impl Gave<'_> {
+    fn of(&self, node: &str, entry: &Entry) -> Option<&Value> {
+        if node.contains('/') {
+            return self.parts.get(node).copied().or_else(|| self.said.get(&entry.key));
+        }
+        let known = self.graph.and_then(|graph| Some(graph.nodes[graph.find(node)?].output.as_str()));
+        self.ledger.outputs().get(known.unwrap_or(node))
+    }
 }
 
 pub async fn run(app: &mut App, args: Steps) -> Result<()> {
@@ -31,7 +91,7 @@ pub async fn run(app: &mut App, args: Steps) -> Result<()> {
     if Ledger::graph_text(&state).is_none() {
         return Err(Failed::missing(format!("session {} has no run of a graph, and so no steps", short(id))).into());
     }
-    let events = events(&engine, id).await?;
+    let (events, said) = told_by_log(&engine, id).await?;
     if args.all {
         return attempts(app, id, &events);
     }
@@ -39,9 +99,9 @@ pub async fn run(app: &mut App, args: Steps) -> Result<()> {
     // A graph that this program cannot read any more does not hide what was done.
     let graph = Runner::new(&engine).recorded(id).await.ok();
     let rows = rows(&ledger, graph.as_ref());
+    let gave = Gave { ledger: &ledger, graph: graph.as_ref(), parts: Ledger::part_outputs(&state), said };
     if app.out.json {
-        let steps: Vec<Value> =
-            rows.iter().map(|(node, entry)| step_json(node, entry, graph.as_ref(), &ledger, &events)).collect();
+        let steps: Vec<Value> = rows.iter().map(|(node, entry)| step_json(node, entry, &gave, &events)).collect();
         return app.out.json(&json!({ "sessionId": id, "steps": steps }));
     }
     let head = &["STEP", "STATUS", "ROUND", "ATTEMPT", "BEGAN", "TOOK", "KEY", "OUTCOME"];
@@ -58,7 +118,7 @@ pub async fn run(app: &mut App, args: Steps) -> Result<()> {
                 if is_begun { app.out.time(entry.since) } else { String::new() },
                 took.map(seconds).unwrap_or_default(),
                 entry.key.get(..8).unwrap_or_default().to_owned(),
-                outcome(entry, graph.as_ref(), node, &ledger),
+                outcome(entry, gave.of(node, entry)),
             ]
         })
         .collect();
@@ -80,9 +140,12 @@ fn rows(ledger: &Ledger, graph: Option<&Graph>) -> Vec<(String, Entry)> {
     rows
 }
 
+/// In the order in which they were begun.
 fn all_of(ledger: &Ledger, which: impl Fn(&str) -> bool) -> Vec<(String, Entry)> {
     let found = ledger.nodes().filter(|(name, _)| which(name));
-    found.map(|(name, entry)| (name.to_owned(), entry.clone())).collect()
+    let mut all: Vec<(String, Entry)> = found.map(|(name, entry)| (name.to_owned(), entry.clone())).collect();
+    all.sort_by_key(|(_, entry)| entry.since);
+    all
 }
 
 /// The node whose part goes by this name; none of a node itself.
@@ -111,11 +174,12 @@ fn is_of(event: &Event, node: &str, entry: &Entry) -> bool {
         && event.data.get("iteration").and_then(Value::as_u64).unwrap_or(0) == u64::from(entry.iteration)
 }
 
-/// How long a step took that is done.
+/// How long a step took that is over.
 fn took(node: &str, entry: &Entry, events: &[(Timestamp, Event)]) -> Option<u64> {
-    let is_end = |event: &Event| event.kind == "step_outcome" && is_of(event, node, entry);
-    let (_, event) = events.iter().rev().find(|(_, event)| is_end(event))?;
-    event.data.get("ms").and_then(Value::as_u64).filter(|_| entry.status == Status::Completed)
+    let ended = ended(node, entry, events)?;
+    // Logs of older versions say it only of some.
+    let since = || u64::try_from(ended.since_ms(entry.since)).unwrap_or(0);
+    Some(entry.took_ms.unwrap_or_else(since)).filter(|_| entry.attempt > 0)
 }
 
 /// When a step ended.
@@ -130,43 +194,51 @@ const SAID: [&str; 5] = ["text", "answer", "stdout", "body", "until"];
 /// The longest outcome that is shown in a line.
 const SHOWN: usize = 120;
 
-fn outcome(entry: &Entry, graph: Option<&Graph>, node: &str, ledger: &Ledger) -> String {
+fn outcome(entry: &Entry, gave: Option<&Value>) -> String {
     let text = match (entry.status, &entry.error, entry.until) {
         (Status::Waiting, _, Some(until)) => format!("until {until}"),
         (_, Some(error), _) => error.clone(),
-        (Status::Completed, ..) => match output(node, graph, ledger) {
-            Some(Value::String(text)) => text.clone(),
-            Some(Value::Null) | None => String::new(),
-            Some(value) => match SAID.iter().find_map(|name| value.get(name)?.as_str()) {
-                Some(text) => text.trim().to_owned(),
-                None => value.to_string(),
-            },
-        },
+        (Status::Completed, ..) => gave.map(in_words).unwrap_or_default(),
         _ => String::new(),
     };
     plain(text.get(..text.floor_char_boundary(SHOWN)).unwrap_or_default())
 }
 
-/// What a node gave; of parts only their steps know.
-fn output<'l>(node: &str, graph: Option<&Graph>, ledger: &'l Ledger) -> Option<&'l Value> {
-    let name = graph.and_then(|graph| Some(graph.nodes[graph.find(node)?].output.as_str())).unwrap_or(node);
-    ledger.outputs().get(name)
+/// What a step gave, in a line.
+fn in_words(gave: &Value) -> String {
+    let text = |name: &str| gave.get(name).and_then(Value::as_str);
+    let calls = gave.get("calls").and_then(Value::as_array).filter(|calls| !calls.is_empty());
+    match (gave, gave.get("passed").and_then(Value::as_bool)) {
+        (Value::Null, _) => String::new(),
+        (Value::String(text), _) => text.clone(),
+        (_, Some(true)) => match gave.get("rounds") {
+            Some(round) => format!("passed in round {round}"),
+            None => "passed".to_owned(),
+        },
+        (_, Some(false)) => {
+            let code = gave.get("code").filter(|code| !code.is_null()).map(|code| format!(" with {code}"));
+            let said = text("said").and_then(|said| said.lines().last()).unwrap_or_default();
+            format!("failed{}: {said}", code.unwrap_or_default())
+        }
+        _ if gave.get("approved").and_then(Value::as_bool) == Some(true) => {
+            text("by").map_or_else(|| "approved".to_owned(), |by| format!("approved by {by}"))
+        }
+        _ if calls.is_some() => {
+            let names = calls.into_iter().flatten().filter_map(|call| call.get("name")?.as_str());
+            format!("calls {}", names.collect::<Vec<_>>().join(", "))
+        }
+        _ => SAID.iter().find_map(|name| text(name)).map_or_else(|| gave.to_string(), |text| text.trim().to_owned()),
+    }
 }
 
-fn step_json(
-    node: &str,
-    entry: &Entry,
-    graph: Option<&Graph>,
-    ledger: &Ledger,
-    events: &[(Timestamp, Event)],
-) -> Value {
+fn step_json(node: &str, entry: &Entry, gave: &Gave<'_>, events: &[(Timestamp, Event)]) -> Value {
     let time = |time: Timestamp| time.to_string();
     json!({
         "node": node, "status": entry.status, "iteration": entry.iteration, "attempt": entry.attempt,
         "key": Some(&entry.key).filter(|key| !key.is_empty()),
         "startedAt": (entry.attempt > 0).then(|| time(entry.since)), "endedAt": ended(node, entry, events).map(time),
         "durationMs": took(node, entry, events), "until": entry.until.map(time), "error": entry.error,
-        "output": output(node, graph, ledger),
+        "output": gave.of(node, entry),
     })
 }
 

@@ -421,3 +421,69 @@ fn a_resume_wants_no_model_that_nothing_asks_any_more() {
     let ran = place.run(&["resume", "last"]);
     assert_eq!(ran.code, 0, "{ran:?}");
 }
+
+/// What an agent said and called, what a check found, what a step inside gave: each line tells its time and its outcome.
+#[test]
+fn the_parts_of_steps_tell_their_times_and_outcomes() {
+    let place = Place::new();
+    place.write(
+        "parts.yaml",
+        "nodes:
+  mend:
+    action: checks
+    with:
+      checks: {there: 'test -e fixed || { echo it is not there; exit 3; }'}
+      prompt: Make it be there.
+      tools: [shell]
+  sub:
+    action: graph
+    needs: mend
+    with:
+      graph:
+        nodes:
+          look: {action: shell, with: {command: echo found it}, output: found}
+          bad: {action: shell, with: {command: exit 7}, retry: 1, on_error: go_on, needs: look}
+        outputs: {found: outputs.found.code}
+",
+    );
+    place.write(
+        "model.yaml",
+        "replies:
+  - {calls: [{name: shell, input: {command: touch fixed; echo made}}]}
+  - {text: It is there now.}
+",
+    );
+    let ran = place.run(&["run", "parts.yaml", "--model", "scripted/model.yaml"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let steps = place.json(&["steps", "last"])["steps"].as_array().unwrap().clone();
+    let names: Vec<&str> = steps.iter().map(|step| step["node"].as_str().unwrap()).collect();
+    let parts = ["mend/round_1.mend", "mend/round_1.mend/turn_1", "mend/round_1.mend/turn_1.1.shell"];
+    let parts = [&["mend", "mend/round_1.there"], parts.as_slice()].concat();
+    let rest = ["mend/round_1.mend/turn_2", "mend/round_2.there", "sub", "sub/look", "sub/bad"];
+    assert_eq!(names, [parts.as_slice(), &rest].concat(), "in the order in which they were begun");
+    for step in &steps {
+        assert!(step["durationMs"].is_u64(), "{step:#}");
+        assert!(text(step, "/startedAt") <= text(step, "/endedAt"), "{step:#}");
+    }
+    let of = |node: &str| steps.iter().find(|step| step["node"] == json!(node)).unwrap()["output"].clone();
+    assert_eq!(of("mend/round_1.there")["code"], json!(3));
+    let calls = json!([{"name": "shell", "input": {"command": "touch fixed; echo made"}}]);
+    assert_eq!(of("mend/round_1.mend/turn_1")["calls"], calls);
+    assert_eq!(of("mend/round_1.mend/turn_1.1.shell")["stdout"], json!("made\n"));
+    assert_eq!(of("mend/round_1.mend/turn_2"), json!({"text": "It is there now.", "calls": []}));
+    assert_eq!(of("sub/look")["stdout"], json!("found it\n"));
+    let shown = place.run(&["steps", "last"]).out;
+    for (node, outcome) in [
+        ("mend/round_1.there", "failed with 3: it is not"),
+        ("mend/round_2.there", "passed"),
+        ("mend/round_1.mend/turn_1", "calls shell"),
+        ("mend/round_1.mend/turn_1.1.shell", "made"),
+        ("mend/round_1.mend/turn_2", "It is there now."),
+        ("mend", "passed in round 2"),
+        ("sub/look", "found it"),
+        ("sub/bad", "7"),
+    ] {
+        let line = shown.lines().find(|line| line.split_whitespace().next() == Some(node));
+        assert!(line.is_some_and(|line| line.contains(outcome)), "{node}: {outcome}\n{shown}");
+    }
+}

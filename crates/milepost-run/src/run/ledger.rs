@@ -221,6 +221,16 @@ impl Ledger {
         Ok(ledger)
     }
 
+    /// What the parts of steps gave, by their whole names (`node/part`). What an agent's turns and calls gave stands in the
+    /// conversation.
+    pub fn part_outputs(state: &State) -> BTreeMap<String, &Value> {
+        let mut out = BTreeMap::new();
+        if let Some(found) = At::root().find(state) {
+            read_part_outputs("", found, 0, &mut out);
+        }
+        out
+    }
+
     /// The path and text of the graph that a state's run was begun with.
     pub fn graph_text(state: &State) -> Option<(String, String)> {
         let graph = state.pointer("/execution/graph")?;
@@ -422,5 +432,25 @@ fn read_parts(prefix: &str, below: &Value, depth: usize, out: &mut BTreeMap<Stri
             read_parts(&scope(prefix, name, entry.iteration), deeper, depth + 1, out);
         }
         out.insert(format!("{prefix}{name}"), entry);
+    }
+}
+
+fn read_part_outputs<'s>(prefix: &str, found: &'s Value, depth: usize, out: &mut BTreeMap<String, &'s Value>) {
+    let below = found.get("below").and_then(Value::as_object).filter(|_| depth < MAX_DEPTH);
+    for (name, below) in below.into_iter().flatten() {
+        let round = found.pointer(&format!("/nodes/{name}/iteration")).and_then(Value::as_u64).unwrap_or(0);
+        let inner = scope(prefix, name, u32::try_from(round).unwrap_or(u32::MAX));
+        let text = |key: &str| below.pointer(&format!("/data/graph/{key}")).and_then(Value::as_str);
+        // Nodes of a graph inside may give under another name than their own.
+        let graph = text("path").zip(text("text"));
+        let graph = graph.and_then(|(path, text)| crate::graph::check(path.as_ref(), text, &[]).graph);
+        for part in below.get("nodes").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
+            let node = graph.as_ref().and_then(|graph| Some(&graph.nodes[graph.find(part)?]));
+            let given = node.map_or(part.as_str(), |node| node.output.as_str());
+            if let Some(value) = below.get("outputs").and_then(|outputs| outputs.get(given)) {
+                out.insert(format!("{inner}{part}"), value);
+            }
+        }
+        read_part_outputs(&inner, below, depth + 1, out);
     }
 }

@@ -209,6 +209,12 @@ impl Open {
         if let Some(error) = &ended.error {
             told["error"] = error.as_str().into();
         }
+        if matches!(ended.status, Status::Completed | Status::Failed) && entry.attempt > 0 {
+            let now = self.parts.engine.source().now();
+            let took_ms = u64::try_from(now.since_ms(entry.since)).unwrap_or(0);
+            told["ms"] = took_ms.into();
+            entry.took_ms = Some(took_ms);
+        }
         (entry.status, entry.error) = (ended.status, ended.error);
         self.ledger.set_node(part, entry);
         if let Some(output) = ended.output {

@@ -183,11 +183,12 @@ impl Turn<'_> {
     pub(super) async fn failed(&mut self, number: usize, why: String) -> Result<()> {
         let node = self.graph.nodes[number].clone();
         let mut entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
+        let took_ms = u64::try_from(self.now().since_ms(entry.since)).unwrap_or(0);
         self.event(
             "step_outcome",
             json!({
                 "node": self.name(&node.id), "iteration": entry.iteration, "attempt": entry.attempt, "key": entry.key, "ok": false,
-                "error": why, "final": true,
+                "error": why, "final": true, "ms": took_ms,
             }),
         );
         entry.status = Status::Failed;
