@@ -118,7 +118,7 @@ pub async fn run(app: &mut App, args: Steps) -> Result<()> {
                 if is_begun { app.out.time(entry.since) } else { String::new() },
                 took.map(seconds).unwrap_or_default(),
                 entry.key.get(..8).unwrap_or_default().to_owned(),
-                outcome(entry, gave.of(node, entry)),
+                outcome(entry, gave.of(node, entry), || waits_for(node, entry, &events)),
             ]
         })
         .collect();
@@ -189,14 +189,22 @@ fn ended(node: &str, entry: &Entry, events: &[(Timestamp, Event)]) -> Option<Tim
     events.iter().rev().find(|(_, event)| is_over && is_end(event)).map(|(time, _)| *time)
 }
 
+/// What a step waits for.
+fn waits_for(node: &str, entry: &Entry, events: &[(Timestamp, Event)]) -> Option<String> {
+    let is_it = |event: &Event| event.kind == "step_waits" && is_of(event, node, entry);
+    let (_, event) = events.iter().rev().find(|(_, event)| is_it(event))?;
+    Some(format!("waits for {}", event.data.get("what")?.as_str()?))
+}
+
 /// Where a step says in words what it gave.
 const SAID: [&str; 5] = ["text", "answer", "stdout", "body", "until"];
 /// The longest outcome that is shown in a line.
 const SHOWN: usize = 120;
 
-fn outcome(entry: &Entry, gave: Option<&Value>) -> String {
+fn outcome(entry: &Entry, gave: Option<&Value>, waits_for: impl FnOnce() -> Option<String>) -> String {
     let text = match (entry.status, &entry.error, entry.until) {
         (Status::Waiting, _, Some(until)) => format!("until {until}"),
+        (Status::Waiting, None, None) => waits_for().unwrap_or_default(),
         (_, Some(error), _) => error.clone(),
         (Status::Completed, ..) => gave.map(in_words).unwrap_or_default(),
         _ => String::new(),
@@ -217,8 +225,8 @@ fn in_words(gave: &Value) -> String {
         },
         (_, Some(false)) => {
             let code = gave.get("code").filter(|code| !code.is_null()).map(|code| format!(" with {code}"));
-            let said = text("said").and_then(|said| said.lines().last()).unwrap_or_default();
-            format!("failed{}: {said}", code.unwrap_or_default())
+            let said = text("said").and_then(|said| said.lines().last()).map(|said| format!(": {said}"));
+            format!("failed{}{}", code.unwrap_or_default(), said.unwrap_or_default())
         }
         _ if gave.get("approved").and_then(Value::as_bool) == Some(true) => {
             text("by").map_or_else(|| "approved".to_owned(), |by| format!("approved by {by}"))
@@ -238,6 +246,7 @@ fn step_json(node: &str, entry: &Entry, gave: &Gave<'_>, events: &[(Timestamp, E
         "key": Some(&entry.key).filter(|key| !key.is_empty()),
         "startedAt": (entry.attempt > 0).then(|| time(entry.since)), "endedAt": ended(node, entry, events).map(time),
         "durationMs": took(node, entry, events), "until": entry.until.map(time), "error": entry.error,
+        "waitsFor": Some(entry).filter(|entry| entry.status == Status::Waiting).and_then(|entry| waits_for(node, entry, events)),
         "output": gave.of(node, entry),
     })
 }
