@@ -85,7 +85,10 @@ impl Scripted {
             Some(reply) if self.script.repeats_last => Ok(reply),
             _ => {
                 let why = format!("the script has no reply number {} to {asked:?}", answered + 1);
-                let instead = "add one, or set after_last: repeat";
+                let instead = match self.script.repeats_last {
+                    true => "add one: limits and errors are given as often as their times says, and not repeated",
+                    false => "add one, or set after_last: repeat",
+                };
                 Err(Error::config(&self.script.place, why, instead))
             }
         }
