@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::cost::budget;
 use super::end::finish;
 use super::graph::{check, usable};
-use super::run::{engine_for, models_for, runner, told};
+use super::run::{engine_for, models_for, remembered_model, runner, told};
 use super::tell::Teller;
 use crate::app::{App, misread};
 use crate::args;
@@ -36,7 +36,9 @@ pub async fn run_again(app: &mut App, args: args::RunAgain) -> Result<ExitCode> 
         return Err(Failed::missing(why).into());
     };
     let again = Again { node: args.step.clone(), round: args.round, input: input(node, &args.input)? };
-    app.set("model", args.how.model.clone());
+    // As `resume` does: by the model that was said when the run began.
+    let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
+    app.set("model", args.how.model.clone().or_else(|| remembered_model(&state).map(str::to_owned)));
     let models = models_for(app, &graph).await?;
     let forecast = Runner::new(&engine).forecast(id, Some(&graph)).await.map_err(told)?;
     let budget = budget(&args.budgets, forecast.budget);

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use milepost::SessionId;
 use milepost_run::graph::Graph;
-use milepost_run::run::{Basis, Budget, Forecast};
+use milepost_run::run::{Basis, Budget, Forecast, Preview};
 use serde_json::{Value, json};
 
 use super::tell::line;
@@ -57,9 +57,13 @@ fn amount(tokens: Option<u64>, cost_usd: Option<f64>) -> String {
 }
 
 /// Says what going on will cost, before it does. Where it is what was asked for it is a result, else a note.
-pub fn tell_cost(app: &App, id: SessionId, graph: &Graph, forecast: &Forecast, is_asked: bool) -> Result<()> {
+pub fn tell_cost(app: &App, id: SessionId, before: &Preview, is_asked: bool) -> Result<()> {
+    let (graph, forecast) = (&before.graph, &before.forecast);
     if app.out.json {
-        let told = as_json(id, forecast);
+        let mut told = as_json(id, forecast);
+        let again = before.repeats.iter().map(|(step, key)| json!({ "node": step, "key": key }));
+        told["changes"] = json!(before.changes);
+        told["repeats"] = again.collect();
         if is_asked {
             return app.out.json(&told);
         }

@@ -162,21 +162,21 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
     let how = Resume { point, set, policy, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
     let ways = |error: Error| with_ways(error, id, args.graph.as_deref());
     let mut before = Runner::new(&engine).preview(id, &how, given.as_ref()).await.map_err(ways)?;
-    let graph = before.graph;
-    for change in before.changes {
-        app.out.note(format!("changed since the run began: {}", plain(&change)));
+    let graph = before.graph.clone();
+    for change in &before.changes {
+        app.out.note(format!("changed since the run began: {}", plain(change)));
     }
     if given.is_none() {
         note_newer_file(app, &graph);
     }
     if args.dry_run || args.repeat_effects {
-        for (step, key) in before.repeats {
-            app.out.note(format!("would happen again: {} (key {key})", plain(&step)));
+        for (step, key) in &before.repeats {
+            app.out.note(format!("would happen again: {} (key {key})", plain(step)));
         }
     }
     let budget = budget(&args.budgets, before.forecast.budget);
     before.forecast.budget = budget.unwrap_or(before.forecast.budget);
-    tell_cost(app, id, &graph, &before.forecast, args.dry_run)?;
+    tell_cost(app, id, &before, args.dry_run)?;
     if args.dry_run {
         return Ok(ExitCode::SUCCESS);
     }
@@ -190,10 +190,9 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
     let runner =
         runner(app, &engine, &models, &graph, &args.how, budget).watch(Teller::new(app, &graph, false).watch());
     let runner = if args.repeat_effects { runner.repeat_effects() } else { runner };
-    let from = args.checkpoint.as_deref();
     let outcome = runner.resume(id, how, given.as_ref(), &settle).await;
     let (end, _) = outcome.map_err(|error| match error {
-        Error::Repeats { .. } => with_yes(error, id, args.graph.as_deref(), from),
+        Error::Repeats { .. } => with_yes(error, id, &args),
         error => ways(error),
     })?;
     finish(app, &engine, id, &graph, end).await
@@ -224,14 +223,17 @@ fn with_ways(error: Error, id: SessionId, file: Option<&Path>) -> anyhow::Error 
 }
 
 /// How to go on where that would let effects happen again.
-fn with_yes(error: Error, id: SessionId, file: Option<&Path>, from: Option<&str>) -> anyhow::Error {
-    let file = file.map(|file| format!(" --graph {}", quoted(&file.to_string_lossy()))).unwrap_or_default();
+fn with_yes(error: Error, id: SessionId, args: &ResumeRun) -> anyhow::Error {
+    let flag = |is_said: bool, flag: &str| if is_said { format!(" {flag}") } else { String::new() };
+    let with = |name: &str, value: &str| format!(" {name} {}", quoted(value));
+    let file = args.graph.as_ref().map(|file| with("--graph", &file.to_string_lossy())).unwrap_or_default();
+    let same = file + &flag(args.reopen, "--reopen") + &flag(args.take_over, "--take-over");
     let mut ways = Vec::new();
-    if from.is_some() {
-        ways.push(("latest", format!("milepost resume {}{file}", short(id))));
+    if args.checkpoint.is_some() {
+        ways.push(("latest", format!("milepost resume {}{same}", short(id))));
     }
-    let from = from.map(|from| format!(" --checkpoint {}", quoted(from))).unwrap_or_default();
-    ways.push(("again", format!("milepost resume {}{file}{from} --repeat-effects", short(id))));
+    let from = args.checkpoint.as_ref().map(|from| with("--checkpoint", from)).unwrap_or_default();
+    ways.push(("again", format!("milepost resume {}{same}{from} --repeat-effects", short(id))));
     Failed::with_ways(error.to_string(), ways).into()
 }
 

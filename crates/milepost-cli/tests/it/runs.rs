@@ -487,3 +487,44 @@ fn the_parts_of_steps_tell_their_times_and_outcomes() {
         assert!(line.is_some_and(|line| line.contains(outcome)), "{node}: {outcome}\n{shown}");
     }
 }
+
+/// Whoever looks first, as a person or as a program, is told what would happen again; the way that is offered works.
+#[test]
+fn going_back_names_what_happens_again_and_offers_a_way_that_works() {
+    let place = Place::new();
+    let text = "nodes:
+  one: {action: shell, with: {command: echo one >> effects}}
+  sub: {action: graph, needs: one, with: {graph: {nodes: {pay: {action: shell, with: {command: echo paid >> effects}}}}}}
+";
+    place.write("back.yaml", text);
+    assert_eq!(place.run(&["run", "back.yaml"]).code, 0);
+    let marks = place.json(&["sessions", "checkpoints", "last"])["checkpoints"].as_array().unwrap().clone();
+    let mark = marks.iter().find(|mark| mark["description"] == json!("after one")).unwrap();
+    let from = text_of(mark, "checkpoint_id");
+    let seen = place.json(&["resume", "last", "--checkpoint", &from, "--reopen", "--dry-run"]);
+    assert_eq!(seen["repeats"][0]["node"], json!("sub/pay"), "{seen:#}");
+    assert_eq!(seen["costUsd"].to_string(), "0.0");
+    let ran = place.run(&["resume", "last", "--checkpoint", &from, "--reopen"]);
+    assert!(ran.code == 1 && ran.err.contains("sub/pay (key "), "{}", ran.err);
+    assert_eq!(effects(&place), ["one", "paid"]);
+    let way = ran.err.lines().find_map(|line| line.trim().strip_prefix("again ")).unwrap().trim();
+    let words: Vec<&str> = way.split(' ').skip(1).collect();
+    let ran = place.run(&words);
+    assert_eq!(ran.code, 0, "{way}\n{}", ran.err);
+    assert_eq!(effects(&place), ["one", "paid", "paid"]);
+}
+
+/// Nobody says the model twice: a run remembers it, also when a step of it is run again.
+#[test]
+fn a_step_is_run_again_with_the_model_that_was_said() {
+    let place = Place::new();
+    place.write("plan.yaml", "steps:\n  - {id: a, action: model, with: {prompt: hi}}\n");
+    place.write("model.yaml", "after_last: repeat\nreplies: [{text: Hello.}]\n");
+    assert_eq!(place.run(&["run", "plan.yaml", "--model", "scripted/model.yaml"]).code, 0);
+    let ran = place.run(&["run-again", "last", "a", "--input", "prompt=hello"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
+fn text_of(value: &Value, key: &str) -> String {
+    value[key].as_str().unwrap().to_owned()
+}

@@ -188,7 +188,8 @@ impl Runner {
         let unknown = steps.iter().filter(|step| step.basis == Basis::Unknown).map(|step| step.node.clone());
         Ok(Forecast {
             tokens: steps.iter().map(|step| step.tokens).sum(),
-            cost_usd: steps.iter().map(|step| step.cost_usd).sum(),
+            // Nothing at all sums up to minus zero.
+            cost_usd: steps.iter().map(|step| step.cost_usd).sum::<Option<f64>>().map(|cost| cost + 0.0),
             unknown: unknown.collect(),
             spent: budget::recorded(state, None).unwrap_or_default(),
             budget: budget::choose(self.budget, graph.budget, state),
