@@ -126,6 +126,11 @@ impl Chat {
         let mended = chat.mend().await?;
         let last = chat.last(LAST_MESSAGES).await?;
         let is_unanswered = last.last().is_some_and(|stored| stored.message.role == Role::User);
+        // Whoever only looks in leaves it as it was found: the answer still comes by itself.
+        if let (true, Some(due)) = (is_unanswered, wake::due(engine, id).await?) {
+            let what = format!("the model is asked again at {due}");
+            *chat.leave.lock().unwrap_or_else(PoisonError::into_inner) = Leave::Waits(what);
+        }
         Ok((chat, Left { info, last, mended, is_unanswered }))
     }
 

@@ -63,6 +63,11 @@ pub(crate) async fn tries(engine: &Milepost, id: SessionId) -> milepost::Result<
     Ok(u32::try_from(tries).unwrap_or(u32::MAX - 1))
 }
 
+/// When a session is to go on; none when it waits for no time.
+pub(crate) async fn due(engine: &Milepost, id: SessionId) -> milepost::Result<Option<Timestamp>> {
+    Ok(engine.store().record(WAKEUP, &id.to_string()).await?.and_then(|record| record.due))
+}
+
 async fn put(
     engine: &Milepost,
     id: SessionId,
@@ -139,8 +144,7 @@ impl Runner {
 
     /// When a session is to be woken; none when it waits for no time.
     pub async fn due(&self, id: SessionId) -> Result<Option<Timestamp>> {
-        let known = self.engine.store().record(WAKEUP, &id.to_string()).await.map_err(milepost::Error::from)?;
-        Ok(known.and_then(|record| record.due))
+        Ok(due(&self.engine, id).await?)
     }
 
     /// Forgets a session's wake-up: its run does not wait any more.

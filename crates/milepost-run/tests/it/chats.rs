@@ -180,6 +180,21 @@ async fn a_worker_that_is_stopped_while_it_asks_leaves_the_wake_up() {
     assert!(matches!(wake(&scene, id, FINE, &Cancel::new()).await, Some(Said::Whole(_))));
 }
 
+/// A person who looks in, says nothing and leaves again takes no answer away.
+#[tokio::test]
+async fn whoever_looks_into_a_conversation_that_waits_leaves_it_waiting() {
+    let scene = Scene::new();
+    let id = limited(&scene).await;
+    let engine = scene.engine().await;
+    let before = due_in_ms(&scene, id).await;
+    let (chat, left) =
+        Chat::resume(&engine, id, Resume::latest(), Overheard::new(FINE), Dialect::OpenAi).await.unwrap();
+    assert!(left.is_unanswered);
+    chat.leave().await.unwrap();
+    assert_eq!((scene.status(id).await.as_str(), due_in_ms(&scene, id).await), ("waiting", before));
+    assert!(matches!(wake(&scene, id, FINE, &Cancel::new()).await, Some(Said::Whole(_))));
+}
+
 /// Killed between the answer and the note that it is there.
 #[tokio::test]
 async fn a_conversation_that_has_its_answer_is_not_asked_again() {
