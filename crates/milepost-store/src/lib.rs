@@ -46,6 +46,7 @@ mod migrate;
 pub mod object;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod private;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod store;

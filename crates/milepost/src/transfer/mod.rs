@@ -24,6 +24,7 @@ mod suspects;
 mod through;
 mod triggers;
 mod when;
+mod written;
 
 pub use bundle::{BundleOptions, Checked, Exported, check_bundle, export_bundle, import_bundle};
 pub(crate) use copy::holds_all_of;

@@ -4,5 +4,6 @@ mod bundle;
 mod copies;
 mod exports;
 mod older;
+mod round_trips;
 mod scene;
 mod secrets;

@@ -7,8 +7,9 @@ use milepost_store::{Store, StoredMessage};
 use serde_json::{Map, Value, json};
 
 use super::folder::{Folder, Present, safe_name};
-use super::shapes::{SECTIONS_FIELD, View, estimate_tokens};
+use super::shapes::{SECTIONS_FIELD, TOOL_NAMES, View, estimate_tokens, plain};
 use crate::error::Result;
+use crate::transfer::written;
 
 /// Writes `chat_`, `checkpoint_`, `context_` and `agent-description_{session}.json` into a directory. Returns their paths.
 pub async fn chat_files(store: &Store, session: SessionId, dir: &Path, present: Present) -> Result<Vec<PathBuf>> {
@@ -19,7 +20,7 @@ pub async fn chat_files(store: &Store, session: SessionId, dir: &Path, present: 
 }
 
 pub(super) fn write_chat(folder: &mut Folder, below: &[&str], view: &View) -> Result<()> {
-    let id = safe_name(&view.session.id.to_string());
+    let id = safe_name(&view.name());
     for (name, value) in [
         ("chat", chat(view)),
         ("checkpoint", checkpoint(view)),
@@ -28,19 +29,29 @@ pub(super) fn write_chat(folder: &mut Folder, below: &[&str], view: &View) -> Re
     ] {
         let file = format!("{name}_{id}.json");
         let parts: Vec<&str> = below.iter().copied().chain([file.as_str()]).collect();
+        let mut value = value;
+        written::over_session(&mut value, &view.session, kept_as(name));
         folder.json(&parts, &value)?;
     }
     Ok(())
 }
 
+/// What an import calls the document.
+fn kept_as(name: &str) -> &str {
+    if name == "agent-description" { "agent" } else { name }
+}
+
 fn message(found: &StoredMessage) -> (Value, u64) {
     let message = &found.message;
-    let mut map = message.extra.clone();
+    let mut map = match plain(found) {
+        Value::Object(plain) if message.extra.contains_key(TOOL_NAMES) => plain,
+        _ => message.extra.clone(),
+    };
     let tokens = map.get("tokens").and_then(Value::as_u64).unwrap_or_else(|| estimate_tokens(&message.text()));
     map.entry("id").or_insert_with(|| format!("msg_{}", found.at.seq).into());
     map.entry("timestamp").or_insert_with(|| found.time.to_string().into());
     map.insert("role".into(), message.role.as_str().into());
-    map.insert("content".into(), serde_json::to_value(&message.content).unwrap_or_default());
+    map.entry("content").or_insert_with(|| serde_json::to_value(&message.content).unwrap_or_default());
     map.insert("tokens".into(), tokens.into());
     if !message.channel.is_main() {
         map.insert("channel".into(), message.channel.as_str().into());
@@ -51,7 +62,7 @@ fn message(found: &StoredMessage) -> (Value, u64) {
 fn chat(view: &View) -> Value {
     let (messages, tokens): (Vec<Value>, Vec<u64>) = view.messages.iter().map(message).unzip();
     json!({
-        "sessionId": view.session.id,
+        "sessionId": view.name(),
         "messages": messages,
         "metadata": {
             "createdAt": view.session.created.to_string(),
@@ -85,7 +96,7 @@ fn checkpoint(view: &View) -> Value {
     }
     parts.extend(summary);
     let mut out = json!({
-        "sessionId": view.session.id,
+        "sessionId": view.name(),
         "version": version,
         "createdAt": view.session.created.to_string(),
         "updatedAt": view.session.active.to_string(),
@@ -112,7 +123,7 @@ fn checkpoint(view: &View) -> Value {
 fn context(view: &View) -> Value {
     let mut map = section(view, "context");
     map.remove("agent");
-    map.insert("sessionId".into(), json!(view.session.id));
+    map.insert("sessionId".into(), json!(view.name()));
     map.entry("type").or_insert_with(|| "dev-task".into());
     for (key, value) in [("featureId", &view.session.feature), ("taskId", &view.session.task)] {
         if let Some(value) = value {
@@ -131,7 +142,7 @@ fn agent(view: &View) -> Value {
     let mut map =
         section(view, "context").remove("agent").and_then(|agent| agent.as_object().cloned()).unwrap_or_default();
     map.remove("tokens");
-    map.insert("sessionId".into(), json!(view.session.id));
+    map.insert("sessionId".into(), json!(view.name()));
     map.entry("agentType").or_insert_with(|| view.session.agent.clone().unwrap_or_else(|| "dev".into()).into());
     for (key, empty) in [("role", json!("")), ("instructions", json!([])), ("allowedTools", json!([]))] {
         map.entry(key).or_insert(empty);

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use flate2::write::GzEncoder;
+use milepost_store::private;
 use serde::Serialize;
 
 use crate::config::Compression;
@@ -48,7 +49,7 @@ pub(super) struct Folder {
     root: PathBuf,
     written: Vec<PathBuf>,
     present: Present,
-    /// Nobody else may read what is written.
+    /// Nobody else may read what is written, also where others could read the file before.
     is_private: bool,
     /// Checkpoints larger than this are packed.
     pack_above: u64,
@@ -56,7 +57,7 @@ pub(super) struct Folder {
 
 impl Folder {
     pub fn open(root: &Path, present: Present) -> Result<Self> {
-        fs::create_dir_all(root).map_err(|error| Error::file(format!("making {}", root.display()), error))?;
+        private::create_dir_all(root).map_err(|error| Error::file(format!("making {}", root.display()), error))?;
         Ok(Self { root: root.to_owned(), written: Vec::new(), present, is_private: false, pack_above: u64::MAX })
     }
 
@@ -160,13 +161,11 @@ impl Folder {
         if fs::symlink_metadata(&part).is_ok() {
             fs::remove_file(&part).map_err(|error| Error::file(what(), error))?;
         }
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        if self.is_private {
-            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = private::create_new(&part).map_err(|error| Error::file(what(), error))?;
+        // A file that is written over keeps its mode, as its owner chose it.
+        if let Some(found) = fs::symlink_metadata(&path).ok().filter(|found| found.is_file() && !self.is_private) {
+            file.set_permissions(found.permissions()).map_err(|error| Error::file(what(), error))?;
         }
-        let mut file = options.open(&part).map_err(|error| Error::file(what(), error))?;
         file.write_all(content).and_then(|()| file.sync_all()).map_err(|error| Error::file(what(), error))?;
         fs::rename(&part, &path).map_err(|error| Error::file(what(), error))?;
         self.written.push(path);
@@ -211,7 +210,7 @@ fn pack(text: &[u8]) -> Result<Vec<u8>> {
 
 fn make_dir(path: &Path) -> Result<()> {
     let what = || format!("making {}", path.display());
-    match fs::create_dir(path) {
+    match private::create_dir(path) {
         Ok(()) => return Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         Err(error) => return Err(Error::file(what(), error)),

@@ -6,6 +6,7 @@ use milepost_model::{Seq, SessionId};
 use milepost_store::{MessageQuery, Store, StoredMessage};
 use serde_json::Value;
 
+use super::shapes::{TOOL_NAMES, plain};
 use crate::error::{Error, Result};
 
 /// So many messages are read at a time.
@@ -34,6 +35,10 @@ impl<'a> Messages<'a> {
 
 /// A message with its time, as JSON. A time that it brought along stays.
 pub(super) fn with_time(found: &StoredMessage) -> Result<Value> {
+    // One that had its tool calls beside its text gets them there again.
+    if found.message.extra.contains_key(TOOL_NAMES) {
+        return Ok(plain(found));
+    }
     let mut value = serde_json::to_value(&found.message)
         .map_err(|error| Error::file(format!("writing message {}", found.at), error))?;
     if let Value::Object(map) = &mut value {

@@ -24,4 +24,5 @@ pub use tree::{FileOptions, Layout, tree};
 #[cfg(feature = "sqlite")]
 pub(crate) use sqlite::tables;
 
-pub(in crate::transfer) use shapes::SECTIONS_FIELD;
+pub(in crate::transfer) use shapes::{SECTIONS_FIELD, TOOL_NAMES};
+pub(in crate::transfer) use tree::artifacts as artifacts_of;

@@ -1,15 +1,20 @@
 //! The shapes in which other designs write messages, checkpoints and summaries.
 
+use std::collections::BTreeMap;
+
 use milepost_model::{Block, Content, Include, Session, SessionId, Timestamp, WorkspaceId};
 use milepost_store::{Loaded, MarkQuery, Store, StoredMessage};
 use serde_json::{Map, Value, json};
 
 use super::messages::Messages;
 use crate::error::Result;
-use crate::transfer::{origin, triggers};
+use crate::transfer::beside::{Beside, BesideReader};
+use crate::transfer::{origin, triggers, written};
 
 /// Where a design's checkpoint keeps the sections of the state that it has no place for.
 pub(in crate::transfer) const SECTIONS_FIELD: &str = "sections";
+/// Where a message says under which names its tool calls and results were read.
+pub(in crate::transfer) const TOOL_NAMES: &str = "tool_fields";
 /// The version that A's files name.
 const VERSION: &str = "1.0";
 
@@ -29,6 +34,10 @@ pub(super) struct View {
     /// Oldest first; those that cannot be read are left out.
     pub checkpoints: Vec<Loaded>,
     pub state: Value,
+    /// What was made, by names: what the state drafts, and the newest of each that is kept beside the session.
+    pub artifacts: BTreeMap<String, Vec<u8>>,
+    /// The session's log.
+    pub log: Vec<String>,
 }
 
 impl View {
@@ -52,7 +61,17 @@ impl View {
             }
         }
         let state = store.state(id).await?.into_value();
-        Ok(Self { workspace: store.workspace().clone(), session, messages, checkpoints, state })
+        let mut artifacts = super::tree::artifacts(&state);
+        let mut log = Vec::new();
+        let mut beside = BesideReader::new(store, id).await?;
+        while let Some(piece) = beside.next().await? {
+            match piece {
+                // Older versions come first.
+                Beside::Artifact(artifact) => drop(artifacts.insert(artifact.name, artifact.content)),
+                Beside::Log(_, lines) => log.extend(lines.into_iter().map(|line| line.text)),
+            }
+        }
+        Ok(Self { workspace: store.workspace().clone(), session, messages, checkpoints, state, artifacts, log })
     }
 
     /// Leaves out what a policy does not include in checkpoints.
@@ -66,11 +85,15 @@ impl View {
             }
         }
         if !include.memory {
+            let whole = self.state.clone();
             for at in &mut self.checkpoints {
                 at.state =
                     without_memory(at.state.as_value().clone()).try_into().map_err(milepost_store::Error::from)?;
             }
             self.state = without_memory(std::mem::take(&mut self.state));
+            let drafted = super::tree::artifacts(&whole);
+            self.artifacts.retain(|name, content| drafted.get(name) != Some(content));
+            self.artifacts.extend(super::tree::artifacts(&self.state));
         }
         Ok(())
     }
@@ -84,8 +107,8 @@ impl View {
     /// What a list shows of the session.
     pub fn summary(&self) -> Value {
         let session = &self.session;
-        json!({
-            "sessionId": session.id,
+        let mut made = json!({
+            "sessionId": self.name(),
             "workspaceId": self.workspace,
             "projectId": session.project,
             "projectName": self.state.pointer("/context/projectName").cloned().or_else(|| session.project.clone().map(Value::from)),
@@ -100,7 +123,14 @@ impl View {
             "createdAt": session.created.to_string(),
             "lastActiveAt": session.active.to_string(),
             "lastMessage": session.preview,
-        })
+        });
+        written::over_session(&mut made, session, "metadata");
+        made
+    }
+
+    /// What the session is called in files for other tools.
+    pub fn name(&self) -> String {
+        written::name(&self.session)
     }
 }
 
@@ -115,6 +145,7 @@ fn without_memory(mut state: Value) -> Value {
 pub(super) fn plain(found: &StoredMessage) -> Value {
     let message = &found.message;
     let mut map = message.extra.clone();
+    let names = map.remove(TOOL_NAMES).unwrap_or_default();
     map.insert("role".into(), message.role.as_str().into());
     map.entry("timestamp").or_insert_with(|| Value::String(found.time.to_string()));
     if !message.channel.is_main() {
@@ -122,7 +153,7 @@ pub(super) fn plain(found: &StoredMessage) -> Value {
     }
     let content = match &message.content {
         Content::Text(text) => Value::from(text.as_str()),
-        Content::Blocks(blocks) => match split(blocks) {
+        Content::Blocks(blocks) => match split(blocks, &names) {
             Some((text, calls, results)) => {
                 let mut list = |key: &str, list: Vec<Value>| {
                     if !list.is_empty() {
@@ -140,8 +171,10 @@ pub(super) fn plain(found: &StoredMessage) -> Value {
     Value::Object(map)
 }
 
-/// One text, then calls, then results: blocks in this order and without more lose nothing.
-fn split(blocks: &[Block]) -> Option<(String, Vec<Value>, Vec<Value>)> {
+/// One text, then calls, then results: blocks in this order lose nothing.
+fn split(blocks: &[Block], names: &Value) -> Option<(String, Vec<Value>, Vec<Value>)> {
+    let name = |key: &str| names.get(key).and_then(Value::as_str).unwrap_or(key).to_owned();
+    let says_no_error = names.get("isError") == Some(&json!(false));
     let (mut text, mut calls, mut results) = (None, Vec::new(), Vec::new());
     for block in blocks {
         match block {
@@ -151,11 +184,16 @@ fn split(blocks: &[Block]) -> Option<(String, Vec<Value>, Vec<Value>)> {
                 text = Some(said.clone()).filter(|said| !said.is_empty());
                 text.as_ref()?;
             }
-            Block::ToolCall { id, name, input, extra } if results.is_empty() && extra.is_empty() => {
-                calls.push(json!({ "id": id, "name": name, "input": input }));
+            Block::ToolCall { id, name: called, input, extra } if results.is_empty() => {
+                let own = json!({ "id": id, "name": called, name("input"): input });
+                calls.push(with(own, extra));
             }
-            Block::ToolResult { call_id, content, is_error, extra } if extra.is_empty() => {
-                results.push(json!({ "callId": call_id, "content": content, "isError": is_error }));
+            Block::ToolResult { call_id, content, is_error, extra } => {
+                let mut own = json!({ name("callId"): call_id, "content": content });
+                if *is_error || !says_no_error {
+                    own["isError"] = (*is_error).into();
+                }
+                results.push(with(own, extra));
             }
             _ => return None,
         }
@@ -173,6 +211,14 @@ fn rest(state: &Value, taken: &[&str]) -> Value {
         .filter(|(key, _)| !taken.contains(&key.as_str()))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
+}
+
+/// An object with further fields.
+fn with(mut own: Value, extra: &Map<String, Value>) -> Value {
+    if let Value::Object(own) = &mut own {
+        own.extend(extra.clone());
+    }
+    own
 }
 
 /// Puts fields into an object, over what it has.
@@ -207,7 +253,7 @@ pub(super) fn hosted(view: &View, at: &Loaded) -> Value {
     let context = over(
         section(state, "context"),
         json!({
-            "sessionId": session.id, "workspaceId": view.workspace, "projectId": session.project,
+            "sessionId": view.name(), "workspaceId": view.workspace, "projectId": session.project,
             "taskId": session.task, "agentType": session.agent, "createdAt": text(session.created),
             "lastActiveAt": text(at.mark.time), "status": session.status,
         }),
@@ -218,7 +264,7 @@ pub(super) fn hosted(view: &View, at: &Loaded) -> Value {
     let fields = json!({
         "version": VERSION,
         "id": mark.id,
-        "sessionId": session.id,
+        "sessionId": view.name(),
         "timestamp": text(at.mark.time),
         "context": context,
         "conversation": {
@@ -240,6 +286,7 @@ pub(super) fn hosted(view: &View, at: &Loaded) -> Value {
         out.insert("parentSessionId".into(), json!(branch.session));
         out.insert("branchPoint".into(), json!(branch.at));
     }
+    written::over_mark(&mut out, "hosted");
     Value::Object(out)
 }
 
@@ -257,8 +304,8 @@ pub(super) fn task(view: &View, at: &Loaded) -> Value {
     let mut out = extra(at);
     let fields = json!({
         "id": mark.id,
-        "taskId": view.session.task.clone().unwrap_or_else(|| view.session.id.to_string()),
-        "sessionId": view.session.id,
+        "taskId": view.session.task.clone().unwrap_or_else(|| view.name()),
+        "sessionId": view.name(),
         "createdAt": text(at.mark.time),
         "createdBy": by,
         "reason": reason,
@@ -277,6 +324,7 @@ pub(super) fn task(view: &View, at: &Loaded) -> Value {
     if let Value::Object(fields) = fields {
         out.extend(fields);
     }
+    written::over_mark(&mut out, "task");
     Value::Object(out)
 }
 
@@ -292,11 +340,16 @@ pub(super) fn plan(view: &View, at: &Loaded) -> Value {
     {
         metadata.entry(key).or_insert(value);
     }
-    json!({
-        "id": mark.id, "sessionId": view.session.id, "projectId": view.session.project, "stepNumber": step,
+    let kept = metadata.remove(written::AS_WRITTEN);
+    let made = json!({
+        "id": mark.id, "sessionId": view.name(), "projectId": view.session.project, "stepNumber": step,
         "createdAt": text(at.mark.time), "state": execution, "metadata": metadata,
         SECTIONS_FIELD: rest(state, &["execution"]),
-    })
+    });
+    let Value::Object(mut made) = made else { return made };
+    made.extend(kept.map(|kept| (written::AS_WRITTEN.to_owned(), kept)));
+    written::over_mark(&mut made, "plan");
+    Value::Object(made)
 }
 
 /// The field under either spelling.
@@ -330,7 +383,7 @@ pub(super) fn graph(view: &View, at: &Loaded) -> Value {
     }
     let fields = json!({
         "checkpoint_id": mark.id,
-        "session_id": view.session.id,
+        "session_id": view.name(),
         "checkpoint_type": triggers::checkpoint_type(&mark.trigger),
         "created_at": text(at.mark.time),
         "current_node": either(&execution, ["current_node", "currentNode"]),
@@ -348,5 +401,6 @@ pub(super) fn graph(view: &View, at: &Loaded) -> Value {
     if let Value::Object(fields) = fields {
         out.extend(fields);
     }
+    written::over_mark(&mut out, "graph");
     Value::Object(out)
 }

@@ -53,14 +53,7 @@ fn failed(path: &Path, error: impl ToString) -> Error {
 /// Writes sessions into a new database. A file that is there is not touched.
 pub async fn sqlite(store: &Store, sessions: &[SessionId], path: &Path) -> Result<SqliteExported> {
     // The name is taken before anything is written to it: nobody's file is overwritten, no link followed.
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    if store.is_encrypted() {
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    }
-    let made = options.open(path);
-    made.map_err(|error| failed(path, error))?;
+    milepost_store::private::create_new(path).map_err(|error| failed(path, error))?;
     match write(store, sessions, path).await {
         Ok(done) => Ok(done),
         Err(error) => {

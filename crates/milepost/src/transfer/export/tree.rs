@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use milepost_model::{Include, SessionId, Trigger};
-use milepost_store::{SessionQuery, Store};
+use milepost_store::{SessionQuery, Store, StoredMessage};
 use serde_json::{Value, json};
 
 use super::chat::write_chat;
@@ -15,6 +15,7 @@ use crate::config::Compression;
 use crate::engine::Milepost;
 use crate::error::Result;
 use crate::transfer::when::file_time;
+use crate::transfer::written;
 
 /// Whose layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,9 +76,9 @@ pub async fn tree(
         Layout::Hosted => write_hosted(store, &view, &mut folder).await?,
         Layout::Task => write_task(&view, &mut folder)?,
         Layout::Plan => {
-            let name = format!("{}.json", safe_name(&session.to_string()));
+            let name = format!("{}.json", safe_name(&view.name()));
             let all: Vec<Value> = view.checkpoints.iter().map(|at| plan(&view, at)).collect();
-            folder.json(&["plans", &name], &json!({ "sessionId": session, "checkpoints": all }))?;
+            folder.json(&["plans", &name], &json!({ "sessionId": view.name(), "checkpoints": all }))?;
         }
         Layout::Feature => write_feature(&view, &mut folder)?,
         Layout::Graph => write_graph(&view, &mut folder)?,
@@ -90,7 +91,7 @@ fn lines(values: impl Iterator<Item = Value>) -> Vec<u8> {
 }
 
 async fn write_hosted(store: &Store, view: &View, folder: &mut Folder) -> Result<()> {
-    let id = safe_name(&view.session.id.to_string());
+    let id = safe_name(&view.name());
     let mut names = BTreeSet::new();
     for at in &view.checkpoints {
         let mut name = format!("checkpoint-{}.json", file_time(at.mark.time));
@@ -104,16 +105,21 @@ async fn write_hosted(store: &Store, view: &View, folder: &mut Folder) -> Result
     }
     folder.write(&["checkpoints", &id, "conversation.jsonl"], &lines(view.messages.iter().map(plain)))?;
     folder.json(&["sessions", &id, "metadata.json"], &view.summary())?;
-    for (name, content) in artifacts(&view.state) {
-        folder.write(&["sessions", &id, "artifacts", &safe_name(&name)], &content)?;
+    for (name, content) in &view.artifacts {
+        let parts: Vec<String> = name.split('/').map(safe_name).collect();
+        let parts: Vec<&str> =
+            ["sessions", &id, "artifacts"].into_iter().chain(parts.iter().map(String::as_str)).collect();
+        folder.write(&parts, content)?;
     }
     let log = view.checkpoints.iter().map(|at| {
         json!({
-            "timestamp": at.mark.time.to_string(), "type": "checkpoint_created", "sessionId": view.session.id,
+            "timestamp": at.mark.time.to_string(), "type": "checkpoint_created", "sessionId": view.name(),
             "checkpointId": at.mark.checkpoint.id, "reason": at.mark.checkpoint.trigger,
         })
     });
-    folder.write(&["sessions", &id, "logs", "agent.log"], &lines(log))?;
+    let mut text: Vec<u8> = view.log.iter().flat_map(|line| format!("{line}\n").into_bytes()).collect();
+    text.extend(lines(log));
+    folder.write(&["sessions", &id, "logs", "agent.log"], &text)?;
     if let Some(project) = &view.session.project {
         let query = SessionQuery { project: Some(project.clone()), by_creation: true, ..SessionQuery::default() };
         let sessions: Vec<Value> = store
@@ -122,11 +128,13 @@ async fn write_hosted(store: &Store, view: &View, folder: &mut Folder) -> Result
             .sessions
             .iter()
             .map(|session| {
-                json!({
-                    "sessionId": session.id, "title": session.title, "status": session.status,
+                let mut row = json!({
+                    "sessionId": written::name(session), "title": session.title, "status": session.status,
                     "messageCount": session.messages(), "createdAt": session.created.to_string(),
                     "lastActiveAt": session.active.to_string(), "lastMessage": session.preview,
-                })
+                });
+                written::over_fields(&mut row, session, "metadata");
+                row
             })
             .collect();
         let index = json!({ "projectId": project, "sessions": sessions });
@@ -136,7 +144,7 @@ async fn write_hosted(store: &Store, view: &View, folder: &mut Folder) -> Result
 }
 
 /// Artifacts with their content: what a session drafted, and what it keeps under `artifacts`.
-fn artifacts(state: &Value) -> BTreeMap<String, Vec<u8>> {
+pub(in crate::transfer) fn artifacts(state: &Value) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     for place in ["/memory/draftArtifacts", "/memory/artifacts", "/artifacts"] {
         for (name, value) in state.pointer(place).and_then(Value::as_object).into_iter().flatten() {
@@ -183,7 +191,7 @@ fn write_task(view: &View, folder: &mut Folder) -> Result<()> {
         folder.link(&[".checkpoints", "latest.json"], &name, &value)?;
     }
     let mut about = view.summary();
-    about["taskId"] = json!(view.session.task.clone().unwrap_or_else(|| view.session.id.to_string()));
+    about["taskId"] = json!(view.session.task.clone().unwrap_or_else(|| view.name()));
     folder.json(&[".metadata", "task.json"], &about)
 }
 
@@ -192,17 +200,17 @@ fn write_feature(view: &View, folder: &mut Folder) -> Result<()> {
     let feature = safe_name(session.feature.as_deref().unwrap_or("default"));
     let base = [".dagent-worktrees", feature.as_str(), ".dagent"];
     let Some(task) = &session.task else {
-        folder.json(
-            &[&base[..], &["feature.json"]].concat(),
-            &json!({ "featureId": session.feature, "sessionId": session.id }),
-        )?;
+        let mut about = json!({ "featureId": session.feature, "sessionId": view.name() });
+        written::over_session(&mut about, session, "feature_file");
+        folder.json(&[&base[..], &["feature.json"]].concat(), &about)?;
         return write_chat(folder, &[&base[..], &["sessions"]].concat(), view);
     };
     let stage = session.stage.clone().unwrap_or_else(|| "in_dev".into());
     let node = safe_name(task);
-    let about = json!({
-        "taskId": task, "states": { stage.as_str(): { "sessionIds": [session.id] } }, "currentState": stage,
+    let mut about = json!({
+        "taskId": task, "states": { stage.as_str(): { "sessionIds": [view.name()] } }, "currentState": stage,
     });
+    written::over_session(&mut about, session, "task_file");
     folder.json(&[&base[..], &["nodes", &node, "task.json"]].concat(), &about)?;
     write_chat(folder, &[&base[..], &["nodes", &node, "sessions"]].concat(), view)
 }
@@ -211,27 +219,31 @@ fn write_graph(view: &View, folder: &mut Folder) -> Result<()> {
     let session = &view.session;
     let digits: String = session.created.to_string().chars().filter(char::is_ascii_digit).take(14).collect();
     let (day, time) = digits.split_at_checked(8).unwrap_or((&digits, ""));
-    let name = safe_name(&format!("session_{day}_{time}_{}", session.id));
+    let own = written::kept(session, "directory").and_then(Value::as_str).map(safe_name);
+    let name = own.unwrap_or_else(|| safe_name(&format!("session_{day}_{time}_{}", view.name())));
     let base = ["sessions", name.as_str()];
-    let newest = view.checkpoints.last().map(|at| at.mark.checkpoint.id);
+    let last = view.checkpoints.last().map(|at| graph(view, at)["checkpoint_id"].clone());
     let mut about = view.summary();
     for (key, value) in [
-        ("session_id", json!(session.id)),
+        ("session_id", json!(view.name())),
         ("status", json!(session.status)),
         ("error", json!(session.error)),
         ("created_at", json!(session.created.to_string())),
         ("updated_at", json!(session.active.to_string())),
         ("checkpoints_enabled", json!(true)),
-        ("resume_from_checkpoint_id", json!(newest)),
+        ("resume_from_checkpoint_id", json!(last)),
         ("is_resumable", json!(view.checkpoints.iter().any(|at| at.mark.checkpoint.resumable.is_yes()))),
     ] {
         about[key] = value;
     }
+    written::over_session(&mut about, session, "metadata");
     folder.json(&[&base[..], &["state.json"]].concat(), &about)?;
-    let mut index = Vec::new();
+    let (mut index, mut newest) = (Vec::new(), None);
     for at in &view.checkpoints {
         let full = graph(view, at);
-        let file = format!("{}.json", safe_name(&at.mark.checkpoint.id.to_string()));
+        let id = full["checkpoint_id"].as_str().map_or_else(|| at.mark.checkpoint.id.to_string(), str::to_owned);
+        let file = format!("{}.json", safe_name(&id));
+        newest = Some(id);
         folder.checkpoint(&[&base[..], &["checkpoints", &file]].concat(), &full)?;
         index.push(json!({
             "checkpoint_id": full["checkpoint_id"], "type": full["checkpoint_type"], "created_at": full["created_at"],
@@ -239,14 +251,15 @@ fn write_graph(view: &View, folder: &mut Folder) -> Result<()> {
             "can_resume_from": full["can_resume_from"], "description": full["description"],
         }));
     }
-    let index = json!({
-        "session_id": session.id, "checkpoints": index, "latest_checkpoint_id": newest,
+    let mut index = json!({
+        "session_id": view.name(), "checkpoints": index, "latest_checkpoint_id": newest,
         "total_checkpoints": view.checkpoints.len(),
     });
+    written::over_session(&mut index, session, "index");
     folder.json(&[&base[..], &["checkpoints", "index.json"]].concat(), &index)?;
     let mut nodes: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for found in &view.messages {
-        nodes.entry(found.message.channel.as_str()).or_default().push(with_time(found)?);
+        nodes.entry(found.message.channel.as_str()).or_default().push(part(found)?);
     }
     for (node, parts) in nodes {
         let dir = safe_name(node);
@@ -254,14 +267,26 @@ fn write_graph(view: &View, folder: &mut Folder) -> Result<()> {
             let file = format!("{number:010}.json");
             folder.json(&[&base[..], &["conversations", &dir, "parts", &file]].concat(), part)?;
         }
-        folder.json(
-            &[&base[..], &["conversations", &dir, "meta.json"]].concat(),
-            &json!({ "node": node, "parts": parts.len() }),
-        )?;
-        folder.json(&[&base[..], &["conversations", &dir, "cursor.json"]].concat(), &json!({ "next": parts.len() }))?;
+        let mut about = [json!({ "node": node, "parts": parts.len() }), json!({ "next": parts.len() })];
+        for (made, name) in about.iter_mut().zip(["meta.json", "cursor.json"]) {
+            written::over_session(made, session, &format!("{node}/{name}"));
+            folder.json(&[&base[..], &["conversations", &dir, name]].concat(), made)?;
+        }
     }
-    for (name, content) in artifacts(&view.state) {
-        folder.write(&[&base[..], &["data", &safe_name(&name)]].concat(), &content)?;
+    for (name, content) in &view.artifacts {
+        let (below, name) = name.strip_prefix("logs/").map_or(("data", name.as_str()), |name| ("logs", name));
+        let parts: Vec<String> = name.split('/').map(safe_name).collect();
+        let parts = [&base[..], &[below], &parts.iter().map(String::as_str).collect::<Vec<_>>()].concat();
+        folder.write(&parts, content)?;
     }
     Ok(())
+}
+
+/// A message of a node: the directory says whose it is.
+fn part(found: &StoredMessage) -> Result<Value> {
+    let mut value = with_time(found)?;
+    if let Value::Object(map) = &mut value {
+        map.remove("channel");
+    }
+    Ok(value)
 }

@@ -1,6 +1,7 @@
 //! A session put together from what was found, and written like one that comes from a bundle.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use milepost_model::{
     Body, Channel, Checkpoint, CheckpointId, Delta, Entry, Event, Hash, HashedState, Position, Resumable, Seq,
@@ -9,19 +10,21 @@ use milepost_model::{
 use milepost_store::{Claim, Store};
 use serde_json::{Map, Value, json};
 
+use super::kept_files::Kept;
 use super::say::{Said, said};
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
+use crate::project::{Owner, Projects};
 use crate::redaction::{self, Secret};
 use crate::transfer::incoming::Incoming;
 use crate::transfer::outgoing::{Line, Piece, PieceEntry};
 use crate::transfer::triggers;
+use crate::transfer::written::{self, AS_WRITTEN, IMPORTED_ID};
 use crate::transfer::{Ids, ImportOptions, Imported};
 
 /// The longest name that is taken over: what the store allows.
 const MAX_NAME: usize = 1 << 10;
-/// Where a session says what it was called, and what it was made of.
-pub(super) const IMPORTED_ID: &str = "imported_id";
+/// Where a session says what it was made of.
 pub(super) const IMPORTED_HASH: &str = "imported_hash";
 
 /// A checkpoint that was found.
@@ -35,6 +38,8 @@ pub(super) struct Found {
     pub is_unclean: bool,
     pub is_final: bool,
     pub extra: Map<String, Value>,
+    /// What its document said in words that it has none for.
+    pub written: Option<(&'static str, Map<String, Value>)>,
 }
 
 /// A session in the making.
@@ -58,6 +63,9 @@ pub(super) struct Builder {
     /// Kinds of secrets that were taken out.
     kinds: BTreeSet<String>,
     pub notes: Vec<String>,
+    /// What documents say of the session as a whole, by what they are.
+    as_written: Map<String, Value>,
+    beside: Kept,
 }
 
 impl Builder {
@@ -83,7 +91,29 @@ impl Builder {
             secrets: BTreeMap::new(),
             kinds: BTreeSet::new(),
             notes: Vec::new(),
+            as_written: Map::new(),
+            beside: Kept::default(),
         }
+    }
+
+    /// Takes a file that lies beside the session: an artifact, or its log when it has no name.
+    pub fn take_beside(&mut self, name: Option<&str>, path: &Path) -> Result<()> {
+        let mut kept = std::mem::take(&mut self.beside);
+        let taken = kept.take(self, name, path);
+        self.beside = kept;
+        taken
+    }
+
+    /// Keeps what a document said of the session as a whole.
+    pub fn keep_written(&mut self, document: &str, mut said: Value) {
+        self.redact(&mut said);
+        let size = |value: &Value| value.to_string().len();
+        let kept: usize = self.as_written.values().map(size).sum();
+        if kept + size(&said) > written::MAX_BYTES {
+            let max = written::MAX_BYTES;
+            return self.note(format!("what its {document} says besides is more than {max} bytes: left out"));
+        }
+        self.as_written.insert(document.to_owned(), said);
     }
 
     pub fn refuse(&self, why: impl Into<String>) -> Error {
@@ -112,7 +142,7 @@ impl Builder {
         self.found(found.unwrap_or_default());
     }
 
-    fn redacted(&mut self, text: String) -> String {
+    pub fn redacted(&mut self, text: String) -> String {
         let mut value = Value::String(text);
         self.redact(&mut value);
         match value {
@@ -206,6 +236,10 @@ impl Builder {
         if let (None, Some(original)) = (id, found.id) {
             extra.insert("original_id".into(), original.into());
         }
+        let is_ours = id.is_some() && self.original.parse::<SessionId>().is_ok();
+        if let Some((layout, document)) = found.written.filter(|(_, document)| !document.is_empty() && !is_ours) {
+            extra.insert(AS_WRITTEN.into(), written::of_mark(layout, document));
+        }
         let mut extra = Value::Object(extra);
         self.redact(&mut extra);
         let trigger = self.redacted(found.trigger);
@@ -257,7 +291,7 @@ impl Builder {
             hasher.update(&(bytes.len() as u64).to_be_bytes()).update(bytes);
         };
         part(self.original.as_bytes());
-        for (key, value) in self.patch.0.iter().filter(|(key, _)| *key != "project") {
+        for (key, value) in self.patch.0.iter().filter(|(key, _)| !["project", AS_WRITTEN].contains(&key.as_str())) {
             part(key.as_bytes());
             part(value.to_string().as_bytes());
         }
@@ -266,7 +300,12 @@ impl Builder {
             match body {
                 Body::Message(message) => part(&serde_json::to_vec(message).unwrap_or_default()),
                 Body::State(delta) => part(&delta.encode()),
-                Body::Mark(mark) => part(&serde_json::to_vec(mark).unwrap_or_default()),
+                Body::Mark(mark) => {
+                    // What is only kept to be written again makes no other session.
+                    let mut mark = mark.clone();
+                    mark.extra.remove(AS_WRITTEN);
+                    part(&serde_json::to_vec(&mark).unwrap_or_default());
+                }
                 Body::Event(event) => part(&serde_json::to_vec(event).unwrap_or_default()),
             }
         }
@@ -292,6 +331,15 @@ impl Builder {
             self.note(format!("secrets were taken out before it was stored: {kinds}"));
         }
         let now = store.source().now();
+        if !self.as_written.is_empty() {
+            // The time of the last entry, as the loop below gives it.
+            let begun =
+                self.created.or_else(|| self.entries.iter().find_map(|(time, _)| *time)).unwrap_or(now).min(now);
+            let step = |last: Timestamp, time: &Option<Timestamp>| time.unwrap_or(last).min(now).max(last);
+            let active = self.entries.iter().fold(begun, |last, (time, _)| step(last, time));
+            let kept = written::of_session(active.unix_ms(), std::mem::take(&mut self.as_written));
+            self.patch.0.insert(AS_WRITTEN.into(), kept);
+        }
         let first = self.created.or_else(|| self.entries.iter().find_map(|(time, _)| *time)).unwrap_or(now).min(now);
         let timeline: TimelineId = store.source().id();
         let set = json!({ "set": std::mem::take(&mut self.patch) });
@@ -307,6 +355,10 @@ impl Builder {
             }
             if let Some(time) = time.filter(|time| *time < last || *time > now) {
                 self.note(format!("some times lie before the message before, or in the future ({time}): moved"));
+                // The log's time never goes back; what the message said of it stays with it.
+                if let Body::Message(message) = &mut body {
+                    message.extra.entry("timestamp").or_insert_with(|| time.to_string().into());
+                }
             }
             last = time.unwrap_or(last).min(now).max(last);
             if let Body::Mark(mark) = &mut body
@@ -319,6 +371,12 @@ impl Builder {
             outcome = incoming.take(Piece::Entry(Box::new(PieceEntry { entry, blobs: Vec::new(), whole: None }))).await;
         }
         if let Err(error) = outcome {
+            incoming.discard().await?;
+            return Err(error);
+        }
+        // Beside the session before it is shown: nobody finds it without.
+        if let Err(error) = std::mem::take(&mut self.beside).write(store, id, &self.state, last).await {
+            Projects::open(store).await?.forget(&Owner::Session(id)).await?;
             incoming.discard().await?;
             return Err(error);
         }

@@ -14,7 +14,7 @@ use crate::transfer::when::parse_time;
 pub(super) fn add(builder: &mut Builder, kind: Kind, document: Value) -> Result<()> {
     let Value::Object(map) = document else { return Ok(()) };
     match kind {
-        Kind::About => about(builder, &map),
+        Kind::About => about_file(builder, map),
         Kind::Hosted => return hosted(builder, map),
         Kind::Task => return task(builder, map),
         Kind::Plan => return plan(builder, map),
@@ -41,6 +41,20 @@ fn list(value: Option<Value>) -> Vec<Value> {
         Some(Value::Array(list)) => list,
         _ => Vec::new(),
     }
+}
+
+/// What a file says of a session as a whole.
+fn about_file(builder: &mut Builder, map: Map<String, Value>) {
+    about(builder, &map);
+    let whole = Value::Object(map);
+    let has = |key: &str| whole.get(key).is_some();
+    let (document, said) = match () {
+        // Which of a task's sessions it was read for is not of the file.
+        () if has("states") => ("task_file", part(Some(&whole), |key| !["sessionId", "stage"].contains(&key))),
+        () if has("status") || has("lastActiveAt") => ("metadata", whole),
+        () => ("feature_file", whole),
+    };
+    builder.keep_written(document, said);
 }
 
 /// What a list shows of a session, under the names of other designs.
@@ -90,8 +104,23 @@ fn found(map: &mut Map<String, Value>, names: &[&str], reason: &str, time: Optio
     let id = names.iter().find_map(|name| text(map.remove(*name)));
     let reason = text(map.remove(reason));
     let trigger = text(map.remove("trigger")).or(reason).unwrap_or_else(|| "interval".into());
-    let (label, description) = (text(map.remove("label")), text(map.remove("description")));
+    let label = text(map.remove("label"));
+    // One that is empty is not the same as none.
+    let description = map.remove("description").and_then(|value| value.as_str().map(str::to_owned));
     Found { id, time, trigger, label, description, ..Found::default() }
+}
+
+/// What of a document is kept as it was written: these fields, and those whose value is no place for anything.
+fn as_written(map: &Map<String, Value>, keys: &[&str], places: &[&str]) -> Map<String, Value> {
+    let is_place = |value: &Value| value.as_object().is_some_and(|map| !map.is_empty());
+    let is_kept = |key: &str, value: &Value| keys.contains(&key) || (places.contains(&key) && !is_place(value));
+    map.iter().filter(|(key, value)| is_kept(key, value)).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// Parts of an object: these fields, or all but these.
+fn part(value: Option<&Value>, pick: impl Fn(&str) -> bool) -> Value {
+    let map = value.and_then(Value::as_object).into_iter().flatten();
+    map.filter(|(key, _)| pick(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 fn drop_keys(map: &mut Map<String, Value>, keys: &[&str]) {
@@ -99,8 +128,15 @@ fn drop_keys(map: &mut Map<String, Value>, keys: &[&str]) {
 }
 
 fn hosted(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
+    const CONTEXT: [&str; 8] =
+        ["sessionId", "workspaceId", "projectId", "taskId", "agentType", "createdAt", "lastActiveAt", "status"];
     let at = time(&map, &["timestamp"]);
+    let fields = ["id", "version", "sessionId", "timestamp", "checkpointNumber", "reason"];
+    let mut document = as_written(&map, &fields, &["context", "memory", "toolState", "sections"]);
+    document.insert("context".into(), part(map.get("context"), |key| CONTEXT.contains(&key)));
+    document.insert("conversation".into(), part(map.get("conversation"), |key| key != "messages"));
     let mut found = found(&mut map, &["id"], "reason", at);
+    found.written = Some(("hosted", document));
     if builder.is_seen(&found) {
         return Ok(());
     }
@@ -108,9 +144,7 @@ fn hosted(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
     let mut state = sections(&mut map, &[("context", "context"), ("memory", "memory"), ("toolState", "tools")]);
     if let Some(context) = state.get_mut("context").and_then(Value::as_object_mut) {
         about(builder, context);
-        let derived =
-            ["sessionId", "workspaceId", "projectId", "taskId", "agentType", "createdAt", "lastActiveAt", "status"];
-        drop_keys(context, &derived);
+        drop_keys(context, &CONTEXT);
     }
     drop_keys(&mut map, &["version", "sessionId", "timestamp", "checkpointNumber"]);
     builder.begin(at);
@@ -123,7 +157,16 @@ fn hosted(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
 
 fn task(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
     let at = time(&map, &["createdAt"]);
+    let fields = ["id", "taskId", "createdAt", "createdBy", "reason", "changes"];
+    let places = ["task", "agent", "environment", "workspace", "protocols", "sections"];
+    let mut document = as_written(&map, &fields, &places);
+    document.insert("conversationHistory".into(), part(map.get("conversationHistory"), |key| key != "messages"));
+    let status = part(map.get("task"), |key| key == "status");
+    if status.as_object().is_some_and(|status| !status.is_empty()) {
+        document.insert("task".into(), status);
+    }
     let mut found = found(&mut map, &["id"], "reason", at);
+    found.written = Some(("task", document));
     if builder.is_seen(&found) {
         return Ok(());
     }
@@ -177,8 +220,11 @@ fn plan(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
         Some(Value::Object(metadata)) => metadata,
         _ => Map::new(),
     };
+    let mut document = as_written(&map, &["id", "sessionId", "projectId", "stepNumber", "createdAt"], &["state"]);
+    document.insert("metadata".into(), as_written(&metadata, &["triggerType"], &[]).into());
     let id = text(map.remove("id"));
     let mut found = Found { id, ..found(&mut metadata, &[], "triggerType", at) };
+    found.written = Some(("plan", document));
     if builder.is_seen(&found) {
         return Ok(());
     }
@@ -197,7 +243,18 @@ fn plan(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
 /// A graph's checkpoint. Its conversations are files of their own.
 pub(super) fn graph(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
     let at = time(&map, &["created_at"]);
+    let fields = ["checkpoint_id", "session_id", "checkpoint_type", "created_at", "conversation_states", "signature"];
+    let mut document =
+        as_written(&map, &fields, &["shared_memory", "metrics_snapshot", "accumulated_outputs", "sections"]);
+    for key in ["current_node", "next_node", "execution_path", "description"] {
+        // What says nothing says it in many ways.
+        let says_nothing = |value: &&Value| value.is_null() || **value == json!("") || **value == json!([]);
+        document.extend(map.get(key).filter(says_nothing).map(|value| (key.to_owned(), value.clone())));
+    }
     let mut found = found(&mut map, &["checkpoint_id"], "checkpoint_type", at);
+    found.written = Some(("graph", document));
+    // There none is written as an empty one.
+    found.description = found.description.filter(|text| !text.is_empty());
     if builder.is_seen(&found) {
         return Ok(());
     }
@@ -231,6 +288,10 @@ fn chat(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
     builder.set("title", map.get("title").or_else(|| map.get("name")).cloned().as_ref());
     let messages = list(map.remove("messages"));
     builder.conversation(messages)?;
+    if !map.is_empty() {
+        let said = Value::Object(map.clone());
+        builder.keep_written("chat", said);
+    }
     builder.updated = time(&metadata, &["updatedAt"]).or_else(|| time(&map, &["updatedAt", "updated_at"]));
     Ok(())
 }
@@ -238,6 +299,9 @@ fn chat(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
 fn summary(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
     let at = time(&map, &["updatedAt"]);
     builder.begin(time(&map, &["createdAt"]));
+    let whole = Value::Object(map.clone());
+    let said = part(Some(&whole), |key| !["summary", "ralphLoop", SECTIONS_FIELD].contains(&key));
+    builder.keep_written("checkpoint", said);
     let mut summary = match map.remove("summary") {
         Some(Value::Object(summary)) => summary,
         _ => Map::new(),
@@ -262,6 +326,8 @@ fn summary(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
 
 fn context(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
     let at = time(&map, &["updatedAt"]);
+    let fields = ["sessionId", "featureId", "taskId", "updatedAt", "tokens"];
+    builder.keep_written("context", as_written(&map, &fields, &[]).into());
     builder.set("feature", map.remove("featureId").as_ref());
     builder.set("task", map.remove("taskId").as_ref());
     drop_keys(&mut map, &["sessionId", "updatedAt", "tokens"]);
@@ -272,6 +338,7 @@ fn context(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
 
 fn agent(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
     let at = time(&map, &["createdAt"]);
+    builder.keep_written("agent", as_written(&map, &["sessionId", "createdAt", "tokens"], &[]).into());
     builder.begin(at);
     builder.set("agent", map.get("agentType"));
     drop_keys(&mut map, &["sessionId", "createdAt", "tokens"]);

@@ -53,10 +53,22 @@ fn task_sessions(document: &Value) -> Option<Vec<(Kind, Value)>> {
     let mut found = Vec::new();
     for (stage, of) in states {
         for id in of.get("sessionIds")?.as_array()?.iter().filter_map(Value::as_str) {
-            found.push((Kind::About, serde_json::json!({ "sessionId": id, "taskId": task, "stage": stage })));
+            let mut of_one = document.clone();
+            of_one["sessionId"] = id.into();
+            of_one["stage"] = stage.as_str().into();
+            of_one["taskId"] = task.into();
+            found.push((Kind::About, of_one));
         }
     }
     Some(found)
+}
+
+/// What a list shows of a session, or design B's file of a task.
+fn is_about(document: &Value) -> bool {
+    let has = |key: &str| document.get(key).is_some();
+    let is_task =
+        document.get("taskId").is_some_and(Value::is_string) && document.get("status").is_some_and(Value::is_string);
+    (has("sessionId") && has("status") && has("createdAt")) || is_task
 }
 
 /// Design D's file of a feature names its session, and maybe itself.
@@ -91,7 +103,7 @@ fn kind(document: &Value) -> Kind {
         Kind::Agent
     } else if has("sessionId") && has("type") && has("project") {
         Kind::Context
-    } else if (has("sessionId") && has("status") && has("createdAt")) || is_feature(document) {
+    } else if is_about(document) || is_feature(document) {
         Kind::About
     } else {
         Kind::Unknown

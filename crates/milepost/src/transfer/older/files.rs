@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::kept_files::{Beside, of_hosted};
 use crate::error::{Error, Result};
 use crate::transfer::{FREE_BYTES, ImportOptions};
 
@@ -19,6 +20,8 @@ pub(super) struct Found {
     pub files: Vec<PathBuf>,
     /// Directories of a graph's session.
     pub graphs: Vec<PathBuf>,
+    /// What lies beside sessions.
+    pub beside: Vec<Beside>,
 }
 
 fn read_error(path: &Path, error: impl ToString) -> Error {
@@ -62,10 +65,13 @@ pub(super) fn walk(root: &Path, options: &ImportOptions) -> Result<Found> {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if about.is_dir() && depth < MAX_DEPTH {
                 open.push((path, depth + 1));
+            } else if let Some(beside) = of_hosted(root, &path).filter(|_| about.is_file()) {
+                found.beside.push(beside);
             } else if about.is_file() && [".json", ".jsonl", ".json.gz"].iter().any(|end| name.ends_with(end)) {
                 found.files.push(path);
             }
-            let (count, max) = ((found.files.len() + open.len()) as u64, options.limits.max_files);
+            let count = (found.files.len() + found.beside.len() + open.len()) as u64;
+            let max = options.limits.max_files;
             if count > max {
                 let why = format!("it has more than {max} files, the limit max_files");
                 return Err(Error::import(options.name(), why));
@@ -142,7 +148,12 @@ fn lines(content: &[u8], options: &ImportOptions) -> Result<Vec<Value>, String> 
             Ok(_) => return Err(format!("line {} is no object", number + 1)),
             // A log that was being written ends in the middle of a line.
             Err(error) if number == last && number > 0 && error.is_eof() => {}
-            Err(error) => return Err(format!("line {}: {error}", number + 1)),
+            Err(error) => {
+                // The place it names is counted within the line.
+                let (text, column) = (error.to_string(), error.column());
+                let why = text.rsplit_once(" at line ").map_or(&*text, |(why, _)| why);
+                return Err(format!("line {}, column {column}: {why}", number + 1));
+            }
         }
         if found.len() as u64 > options.limits.max_messages {
             return Err(format!("it has more than {} lines, the limit max_messages", options.limits.max_messages));

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::builder::Builder;
 use super::say::{Said, said};
-use super::{convert, detect, files};
+use super::{convert, detect, files, kept_files};
 use crate::error::{Error, Result};
 use crate::transfer::ImportOptions;
 
@@ -21,10 +21,20 @@ pub(super) fn build(dir: &Path, options: &ImportOptions) -> Result<Builder> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let about = object(&dir.join("state.json"), options)?;
     let index = object(&dir.join("checkpoints").join("index.json"), options)?;
+    let directory = name.clone();
     let original = [&about, &index].into_iter().flatten().find_map(detect::session_of).unwrap_or(name);
     let mut builder = Builder::new(original, options);
+    builder.keep_written("directory", directory.into());
     if let Some(Value::Object(about)) = &about {
         convert::about(&mut builder, about);
+        builder.keep_written("metadata", Value::Object(about.clone()));
+    }
+    if let Some(mut index) = index {
+        // What it lists is in the checkpoints.
+        if let Some(map) = index.as_object_mut() {
+            map.remove("checkpoints");
+        }
+        builder.keep_written("index", index);
     }
     let mut checkpoints = Vec::new();
     for path in listed(&dir.join("checkpoints"), options)? {
@@ -53,6 +63,11 @@ pub(super) fn build(dir: &Path, options: &ImportOptions) -> Result<Builder> {
         }
     }
     parts.try_for_each(|part| builder.message(part.said))?;
+    for (below, prefix) in [("data", ""), ("logs", "logs/")] {
+        for (name, path) in kept_files::of_graph(dir, below, options)? {
+            builder.take_beside(Some(&format!("{prefix}{name}")), &path)?;
+        }
+    }
     builder.end();
     Ok(builder)
 }
@@ -98,6 +113,10 @@ fn parts(dir: &Path, options: &ImportOptions, builder: &mut Builder) -> Result<V
         let name = node_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let name = meta.as_ref().and_then(|meta| meta.get("node")?.as_str()).unwrap_or(&name).to_owned();
         let node = Channel::new(name).map_err(|error| builder.refuse(error.to_string()))?;
+        let cursor = object(&node_dir.join("cursor.json"), options)?;
+        for (file, said) in [("meta.json", meta), ("cursor.json", cursor)] {
+            said.into_iter().for_each(|said| builder.keep_written(&format!("{node}/{file}"), said));
+        }
         let mut last = None;
         for path in listed(&node_dir.join("parts"), options)? {
             let Some(value) = object(&path, options)? else { continue };

@@ -6,8 +6,9 @@ use milepost_model::{Session, SessionId};
 use milepost_store::{Claim, Conflict, DeleteMode, SessionQuery, Store};
 use serde_json::Value;
 
-use super::builder::{Builder, IMPORTED_HASH, IMPORTED_ID};
+use super::builder::{Builder, IMPORTED_HASH};
 use crate::error::{Error, Result};
+use crate::transfer::written::IMPORTED_ID;
 use crate::transfer::{Ids, ImportOptions, Imported};
 
 /// Sessions that were imported before.

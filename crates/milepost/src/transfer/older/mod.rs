@@ -11,6 +11,7 @@ mod convert;
 mod detect;
 mod files;
 mod graph;
+mod kept_files;
 mod known;
 mod say;
 
@@ -70,6 +71,11 @@ async fn import_dir(store: &Store, path: &Path, options: &ImportOptions, claim: 
         documents.push((files::name_of(file), files::read(file, options)?));
     }
     built.extend(groups(documents, options, true)?);
+    for beside in &found.beside {
+        if let Some(builder) = built.iter_mut().find(|builder| builder.original == beside.session) {
+            builder.take_beside(beside.name.as_deref(), &beside.path)?;
+        }
+    }
     import_groups(store, built, options, claim).await
 }
 

@@ -3,6 +3,7 @@
 use milepost_model::{Block, Channel, Content, Message, Role, Timestamp};
 use serde_json::{Map, Value};
 
+use crate::transfer::export::TOOL_NAMES;
 use crate::transfer::when::parse_time;
 
 /// A message with the time it brought along.
@@ -44,8 +45,12 @@ pub(super) fn said(value: Value) -> Result<Said, String> {
 
 fn content(map: &mut Map<String, Value>) -> Content {
     let said = map.remove("content").or_else(|| map.remove("text")).unwrap_or_default();
+    let names = tool_names(map);
     let calls = take_blocks(map, "toolCalls", tool_call);
     let results = take_blocks(map, "toolResults", tool_result);
+    if !(names.is_empty() || calls.is_empty() && results.is_empty()) {
+        map.insert(TOOL_NAMES.to_owned(), Value::Object(names));
+    }
     let mut blocks = match said {
         Value::String(text) if calls.is_empty() && results.is_empty() => return Content::Text(text),
         Value::Null if calls.is_empty() && results.is_empty() => return Content::Text(String::new()),
@@ -58,6 +63,29 @@ fn content(map: &mut Map<String, Value>) -> Content {
     blocks.extend(calls);
     blocks.extend(results);
     Content::Blocks(blocks)
+}
+
+/// Under which names the fields of tool calls and results were written, where they are not ours: they are written so again.
+/// A list in which they differ from item to item is written with ours.
+fn tool_names(map: &Map<String, Value>) -> Map<String, Value> {
+    let all = |list: &str, key: &str, is: &dyn Fn(&Value) -> bool| {
+        let items = map.get(list).and_then(Value::as_array).filter(|items| !items.is_empty());
+        items.is_some_and(|items| items.iter().all(|item| item.get(key).is_some_and(is)))
+    };
+    let mut names = Map::new();
+    if all("toolCalls", "arguments", &|_| true) {
+        names.insert("input".into(), "arguments".into());
+    }
+    for key in ["id", "toolCallId"] {
+        if all("toolResults", key, &Value::is_string) && !all("toolResults", "callId", &Value::is_string) {
+            names.insert("callId".into(), key.into());
+        }
+    }
+    let results = map.get("toolResults").and_then(Value::as_array);
+    if results.is_some_and(|items| items.iter().all(|item| item.get("isError").is_none())) {
+        names.insert("isError".into(), false.into());
+    }
+    names
 }
 
 fn block(value: Value) -> Block {
