@@ -52,7 +52,7 @@ fn directory(url: &str, path: &str) -> Result<Arc<dyn ObjectStore>> {
         return Err(Error::invalid(url, "it names no directory: use file:///DIR"));
     }
     let failed = |why: String| Error::Io { what: format!("opening the directory {path}"), why };
-    std::fs::create_dir_all(path).map_err(|error| failed(error.to_string()))?;
+    crate::private::create_dir_all(path.as_ref()).map_err(|error| failed(error.to_string()))?;
     let store = LocalFileSystem::new_with_prefix(path).map_err(|error| failed(error.to_string()))?;
     // Durable means that a power cut cannot take it back.
     Ok(Arc::new(store.with_fsync(true)))

@@ -272,6 +272,8 @@ impl Backend for SqliteBackend {
         self.readers
             .read_outside(move |db| {
                 let failed = fail("writing the backup");
+                // SQLite writes into an empty file as into none. One that cannot be made is its to tell.
+                let _ = crate::private::create_if_missing(&target);
                 // It writes to another file only, which a connection that only reads does not tell apart.
                 db.pragma_update(None, "query_only", false).map_err(&failed)?;
                 let written = db.execute("VACUUM INTO ?1", [name]).map_err(&failed);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::error::{Error, Result};
+use crate::private;
 
 /// The version of the tables that this program writes.
 pub(super) const SCHEMA_VERSION: i64 = 1;
@@ -173,6 +174,10 @@ pub(super) fn connect(path: &Path, mode: Mode) -> Result<Connection> {
         // Readers of a WAL database write to its shared memory.
         Mode::Read => OpenFlags::SQLITE_OPEN_READ_WRITE,
     };
+    if mode == Mode::Write {
+        // A file that cannot be made is SQLite's to tell.
+        let _ = private::create_if_missing(path);
+    }
     let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(|error| {
         match error.sqlite_error_code() {
             Some(ErrorCode::CannotOpen) => Error::invalid(
