@@ -108,6 +108,45 @@ pub(super) fn inspect(database: &Path) -> Result<Option<Damage>> {
     Ok(None)
 }
 
+/// Puts the pages that were committed to the log over those of the database, as SQLite would read them: up to the first frame
+/// that is not whole. Returns how many.
+pub(super) fn overlay(database: &Path, bytes: &mut Vec<u8>) -> Result<u64> {
+    let log = match std::fs::read(wal_path(database)) {
+        Ok(log) => log,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let (Some(header), Some(frames)) = (log.get(..HEADER), log.get(HEADER..)) else { return Ok(0) };
+    let (swapped, page) = (word(header, 0) & 1 == 1, word(header, 8) as usize);
+    let mut sums = checksum((0, 0), &header[..24], swapped);
+    let is_whole = word(header, 0) & !1 == MAGIC && sums == (word(header, 24), word(header, 28));
+    if !is_whole || !PAGE_SIZES.contains(&(page as u32)) {
+        return Ok(0);
+    }
+    let (mut waiting, mut done) = (Vec::new(), 0);
+    for frame in frames.chunks_exact(FRAME_HEADER + page) {
+        let next = frame_sums(sums, frame, swapped);
+        if frame[8..16] != header[16..24] || next != (word(frame, 16), word(frame, 20)) {
+            break;
+        }
+        sums = next;
+        waiting.push((word(frame, 0) as usize, &frame[FRAME_HEADER..]));
+        if word(frame, 4) == 0 {
+            continue;
+        }
+        // A commit says how many pages the database has then.
+        bytes.resize(word(frame, 4) as usize * page, 0);
+        for (number, content) in waiting.drain(..) {
+            let at = number.saturating_sub(1) * page;
+            if let Some(place) = bytes.get_mut(at..at + page) {
+                place.copy_from_slice(content);
+                done += 1;
+            }
+        }
+    }
+    Ok(done)
+}
+
 /// Makes sure that the disk has what SQLite found in the log: writes it to the log once more, and syncs.
 ///
 /// Whoever wrote it may have died before its sync, or of its sync: then the system has pages that the disk has not, and

@@ -1,7 +1,7 @@
 //! Rescues what is whole from a file that SQLite itself refuses or reads only in part.
 //!
 //! The file is read page by page, past its own structure (`pages`): every page is searched for rows of the
-//! log, and an entry counts only if its checksum fits. Timelines have no checksum: their rows are compared with
+//! log, and an entry counts only if its checksum fits. What was committed to the log beside the file lies over it. Timelines have no checksum: their rows are compared with
 //! the indexes over them and with the entries (`lines`). A row in which one byte is wrong is mended (`mend`).
 //! What is found goes into a new store; a timeline is kept up to its first missing entry. Pages on the free list
 //! hold what was deleted, and are left alone. The damaged file is not changed.
@@ -22,6 +22,7 @@ pub(super) use self::pages::varint;
 use self::pages::{Pages, Row, blob, number, text};
 use super::log::seq_of;
 use super::schema::{Mode, connect, fail, prepare};
+use super::wal;
 use crate::backend::{BlobId, StoredEntry};
 use crate::codec;
 use crate::error::{Error, Result};
@@ -63,7 +64,8 @@ pub fn salvage(damaged: &Path, into: &Path) -> Result<Salvaged> {
     }
     let failed =
         |error: std::io::Error| Error::Io { what: format!("reading {}", damaged.display()), why: error.to_string() };
-    let bytes = std::fs::read(damaged).map_err(failed)?;
+    let mut bytes = std::fs::read(damaged).map_err(failed)?;
+    wal::overlay(damaged, &mut bytes).map_err(failed)?;
     let file = Pages { bytes: &bytes };
     let mut found = Found::default();
     let free = file.free_list();
