@@ -165,6 +165,11 @@ impl Store {
         // The event goes with the rest of the head; what stays is marked once more in the log itself.
         writer.rewrite(fold::patch_event(hidden()), change).await?;
         writer.append(kept.into_iter().fold(Append::new().patch(hidden()), Append::event)).await?;
+        // The row still counts what went with the rest.
+        match self.reindex_session(session).await {
+            Err(error) if !error.is_damage() => return Err(error),
+            _ => {}
+        }
         writer.release().await
     }
 

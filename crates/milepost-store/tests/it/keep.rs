@@ -514,6 +514,10 @@ async fn a_session_with_branches_is_deleted_as_asked() {
         matches!(store.load(story.marks[3].0).await.unwrap_err(), Error::NotFound { .. }),
         "beyond the branch point"
     );
+    // What is shown of it counts what is left.
+    let (left, marks) = (store.session(root).await.unwrap(), store.marks(root, &MarkQuery::default()).await.unwrap());
+    assert_eq!(left.messages(), texts(&store, root).await.len() as u64);
+    assert_eq!((left.checkpoints, left.checkpoint), (marks.len() as u64, marks.first().map(|mark| mark.checkpoint.id)));
     assert_whole(&store).await;
     store.reindex().await.unwrap();
     let listed = store.sessions(&SessionQuery::default()).await.unwrap().sessions;
