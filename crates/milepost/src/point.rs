@@ -20,7 +20,8 @@ pub enum Point {
     Latest,
     /// The one with this id.
     Checkpoint(CheckpointId),
-    /// The one nearest to this moment.
+    /// The newest taken at or before this moment: the session as it was then. Where it has none as old, its first. Whoever
+    /// wants the nearest, also a later one, asks the store (`Store::mark_near`).
     Time(Timestamp),
     /// The newest with this label, or the one whose id begins or ends like this. What was left behind when the session was
     /// set back is found too, after what is not.
@@ -100,7 +101,18 @@ impl Milepost {
                 })
             }
             Point::Checkpoint(id) => self.own_mark(session, *id).await,
-            Point::Time(time) => Ok(store.mark_near(session, *time).await?),
+            Point::Time(time) => {
+                let one = MarkQuery { limit: Some(1), ..MarkQuery::default() };
+                // Up to it, and not beyond: the end of a range does not belong to it.
+                let until = MarkQuery { time_to: Some(time.plus_ms(1)), ..one.clone() };
+                let mut found = store.marks(session, &until).await?;
+                if found.is_empty() {
+                    found = store.marks(session, &MarkQuery { oldest_first: true, ..one }).await?;
+                }
+                found.pop().ok_or_else(|| {
+                    milepost_store::Error::NotFound { what: "checkpoint of session", id: session.to_string() }.into()
+                })
+            }
             Point::Named(name) => {
                 let query = MarkQuery { label: Some(name.clone()), limit: Some(1), ..MarkQuery::default() };
                 if let Some(mark) = store.marks(session, &query).await?.pop() {

@@ -99,7 +99,7 @@ async fn skip_common(
 ) -> Result<Option<Piece>> {
     let session = out.session.id;
     let what = format!("copying session {session}");
-    let instead = "import it with new ids to have both, or copy the other way";
+    let both = "copy it with new ids, to have it there as a second session";
     loop {
         match (out.next().await?, there.next().await?) {
             (Some(here), Some(there)) if is_same(&here, &there) => {
@@ -108,8 +108,8 @@ async fn skip_common(
             }
             (new, None) => return Ok(new),
             (None, Some(more)) => {
-                let why = format!("the copy has more: {} is only there", more.what());
-                return Err(Error::refused(what, why, instead));
+                let why = format!("all of it is there, and more: {} is only there", more.what());
+                return Err(Error::refused(what, why, "copy the other way, to have that here too"));
             }
             (Some(here), Some(there)) => {
                 let why = format!("the copy went its own way: {} here is {} there", here.what(), there.what());
@@ -118,7 +118,7 @@ async fn skip_common(
                 } else {
                     why
                 };
-                return Err(Error::refused(what, why, instead));
+                return Err(Error::refused(what, why, both));
             }
         }
     }
