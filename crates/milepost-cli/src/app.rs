@@ -7,15 +7,15 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use milepost::config::{Loader, Settings, Work};
 use milepost::store::{Error as StoreError, Store};
-use milepost::{EngineOptions, Milepost, Notice, SessionId, SessionQuery};
+use milepost::{EngineOptions, Mark, Milepost, Notice, Point, SessionId, SessionQuery, Timestamp, relative};
 use milepost_models::Cancel;
 use milepost_run::models::Models;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use crate::args::Global;
-use crate::errors::{Failed, INTERRUPTED, Interrupted, Usage};
-use crate::out::{Out, Styles, count, plain};
+use crate::errors::{Failed, INTERRUPTED, Interrupted, Usage, without_advice};
+use crate::out::{Out, Styles, count, plain, short};
 use crate::progress::{Progress, Waiting};
 use crate::{holder, places, scratch};
 
@@ -162,6 +162,27 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
+/// A store that cannot be opened is looked at by no command: what helps is a rescue.
+fn damaged_store(error: &StoreError, url: &str) -> anyhow::Error {
+    let text = milepost::Error::from(error.clone()).to_string();
+    match places::rescue_of(url) {
+        Some(command) => Failed::damaged_with(
+            format!("{}; rescue what is whole into a new store, or restore a backup", without_advice(&text)),
+            vec![("rescue", command)],
+        )
+        .into(),
+        None => milepost::Error::from(error.clone()).into(),
+    }
+}
+
+/// How far from the moment that was asked for a checkpoint was taken: below zero before it. None when no moment was.
+pub fn off_by_ms(point: &Point, mark: &Mark) -> Option<i64> {
+    match point {
+        Point::Time(asked) => Some(mark.time.0.saturating_sub(asked.0)),
+        _ => None,
+    }
+}
+
 impl App {
     pub fn new(global: Global, needs_store: bool) -> Self {
         let out = Out::new(global.json, global.exact, global.quiet, global.color);
@@ -289,6 +310,9 @@ impl App {
                 ))
                 .into());
             }
+            Err(milepost::Error::Store(error @ StoreError::Corrupt { .. })) => {
+                return Err(damaged_store(&error, settings.store.expose()));
+            }
             opened => opened?,
         };
         self.out.now = engine.source().now();
@@ -327,6 +351,28 @@ impl App {
             Some(session) => Ok(session.id),
             None => Err(Failed::missing(NO_LAST).into()),
         }
+    }
+
+    /// The checkpoint that is meant; which one a moment chose is told.
+    pub async fn mark(&self, engine: &Milepost, session: SessionId, point: &Point) -> Result<Mark> {
+        let mark = engine.mark(session, point).await?;
+        self.tell_chosen(point, &mark);
+        Ok(mark)
+    }
+
+    /// Says which checkpoint a moment chose, and how far from it that one was taken.
+    pub fn tell_chosen(&self, point: &Point, mark: &Mark) {
+        let (Point::Time(asked), Some(off)) = (point, off_by_ms(point, mark)) else { return };
+        let (id, taken) = (short(mark.checkpoint.id), mark.time);
+        let far = match off.unsigned_abs() {
+            ms @ 0..5000 => format!("{ms} ms"),
+            ms => relative(Timestamp(0), Timestamp(ms as i64)).trim_end_matches(" ago").to_owned(),
+        };
+        self.out.note(match off {
+            0 => format!("checkpoint {id} was taken at that very moment, {taken}"),
+            ..0 => format!("checkpoint {id} is the newest at or before {asked}: taken {taken}, {far} before it"),
+            _ => format!("nothing was taken by {asked}: checkpoint {id} is the first, taken {taken}, {far} after it"),
+        });
     }
 
     /// The session that is meant, to be written to. If whoever held it was killed on this machine, it is free.

@@ -70,6 +70,11 @@ impl Failed {
         Self { code: 5, text: text.into(), ways: Vec::new() }
     }
 
+    /// The store is damaged, and something can be done: commands, each with what it does.
+    pub fn damaged_with(text: impl Into<String>, ways: Vec<(&'static str, String)>) -> Self {
+        Self { code: 5, text: text.into(), ways }
+    }
+
     /// The store cannot be reached.
     pub fn unreachable(text: impl Into<String>) -> Self {
         Self { code: 7, text: text.into(), ways: Vec::new() }

@@ -124,13 +124,15 @@ impl Out {
     }
 
     /// A table that fits the terminal: columns with nothing in them are left out, those that may go go, those that may
-    /// shrink give way.
+    /// shrink give way. Where that is not enough, a row is written as lines.
     pub fn table(&self, table: Table<'_>) -> Result<()> {
-        let columns = table.columns(self.width);
+        let mut columns = table.columns(self.width);
         let mut widths = table.widths(&columns);
-        let fits = fit(&mut widths, table.shrink, self.width);
-        if table.tall && !fits {
-            return self.tall(&table);
+        let mut last = table.last.iter();
+        while !fit(&mut widths, table.shrink, self.width) {
+            let Some(at) = last.next() else { return self.tall(&table) };
+            columns.retain(|column| column != at);
+            widths = table.widths(&columns);
         }
         let line = |cells: &[String]| {
             let last = columns.last().copied();
@@ -154,8 +156,14 @@ impl Out {
             if number > 0 {
                 self.line("")?;
             }
-            let facts: Vec<(&str, String)> = table.head.iter().copied().zip(row.iter().cloned()).collect();
-            self.facts(&facts)?;
+            // A table without titles has its names in the first column.
+            let (names, values) = match (table.head, row.split_first()) {
+                ([], Some((name, values))) => (vec![name.as_str()], values),
+                (head, _) => (head.to_vec(), row.as_slice()),
+            };
+            let facts = names.into_iter().chain(std::iter::repeat("")).zip(values.iter().cloned());
+            let is_said = |(_, value): &(&str, String)| table.tall || !value.is_empty();
+            self.facts(&facts.filter(is_said).collect::<Vec<_>>())?;
         }
         Ok(())
     }
@@ -165,7 +173,16 @@ impl Out {
         let width = facts.iter().map(|(name, _)| name.width()).max().unwrap_or(0);
         for (name, value) in facts {
             let name = format!("{name}{}", " ".repeat(width - name.width()));
-            self.line(format!("{}  {value}", self.styles.dim(&name)).trim_end())?;
+            // What is coloured is short. Where nobody said how wide it may be, a value stays on its line.
+            let room = self.width.saturating_sub(width + GAP);
+            let lines = match self.width < PIPED_WIDTH && !value.contains(['\x1b', '\n']) {
+                true => wrap(value, room),
+                false => vec![value.clone()],
+            };
+            for (number, line) in lines.iter().enumerate() {
+                let name = if number == 0 { self.styles.dim(&name) } else { " ".repeat(width) };
+                self.line(format!("{name}  {line}").trim_end())?;
+            }
         }
         Ok(())
     }
@@ -200,7 +217,9 @@ pub struct Table<'a> {
     pub shrink: &'a [usize],
     /// Columns that may go where there is little room, the first first.
     pub drop: &'a [usize],
-    /// Every column stays; where they do not fit, a row is written as lines.
+    /// Columns that go only where the others have no room at all, the first first.
+    pub last: &'a [usize],
+    /// Every column stays, also one with nothing in it.
     pub tall: bool,
 }
 
@@ -384,6 +403,15 @@ pub fn bytes(count: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A word as a shell reads it as one.
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
 }
 
 /// The end of an id, which is enough to name it.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::errors::Failed;
-use crate::out::plain;
+use crate::out::{plain, shell_word};
 
 /// The file or directory of a store that is on this machine.
 fn path(url: &str) -> Option<PathBuf> {
@@ -16,6 +16,14 @@ fn path(url: &str) -> Option<PathBuf> {
     let path = path.split('?').next().unwrap_or(path);
     // A name that is written in another way than it is on the disk is left to whoever opens it.
     (!path.is_empty() && !path.contains('%')).then(|| PathBuf::from(path))
+}
+
+/// The SQLite file that is named by its URL or its path; none for a store of another kind.
+pub fn sqlite_file(given: &str) -> Option<PathBuf> {
+    match given.contains(':') && !Path::new(given).exists() {
+        true => path(given).filter(|_| given.starts_with("sqlite:")),
+        false => (!given.is_empty()).then(|| PathBuf::from(given)),
+    }
 }
 
 /// The same store, named so that it is found from any directory.
@@ -29,9 +37,8 @@ pub fn absolute(url: &str) -> Result<String> {
 /// there, so that a slip of the pen makes no second store.
 pub fn prepare(url: &str) -> Result<()> {
     match missing_directory(url)? {
-        Some(parent) => {
-            std::fs::create_dir_all(&parent).with_context(|| format!("making the directory {}", parent.display()))
-        }
+        Some(parent) => milepost::store::private::create_dir_all(&parent)
+            .with_context(|| format!("making the directory {}", parent.display())),
         None => Ok(()),
     }
 }
@@ -39,6 +46,10 @@ pub fn prepare(url: &str) -> Result<()> {
 /// The directory that is to be made before a store can be; refused where none can be.
 pub fn missing_directory(url: &str) -> Result<Option<PathBuf>> {
     let Some(path) = path(url) else { return Ok(None) };
+    if let Some(why) = unusable(url, &path).filter(|why| *why == NO_DATABASE) {
+        let what = format!("opening the store {}: {why}; rescue what is in it, or name another store", plain(url));
+        return Err(Failed::damaged_with(what, vec![("rescue", rescue(&path))]).into());
+    }
     if let Some(why) = unusable(url, &path) {
         return Err(Failed::unreachable(format!("opening the store {}: {why}; name another store", plain(url))).into());
     }
@@ -66,7 +77,20 @@ fn unusable(url: &str, path: &Path) -> Option<&'static str> {
     let is_other = is_file_expected
         && File::open(path).and_then(|mut file| file.read_exact(&mut begins)).is_ok()
         && begins != *MAGIC;
-    is_other.then_some("the file is no database, or its beginning is damaged")
+    is_other.then_some(NO_DATABASE)
+}
+
+const NO_DATABASE: &str = "the file is no database, or its beginning is damaged";
+
+/// The command that rescues what is whole in a file.
+fn rescue(file: &Path) -> String {
+    let to = with_end(file, ".rescued");
+    format!("milepost salvage {} {}", shell_word(&file.to_string_lossy()), shell_word(&to.to_string_lossy()))
+}
+
+/// What a store that could not be opened for its damage is told with: the command that rescues what is whole.
+pub fn rescue_of(url: &str) -> Option<String> {
+    sqlite_file(url).filter(|file| file.is_file()).map(|file| rescue(&file))
 }
 
 /// How a SQLite file begins.

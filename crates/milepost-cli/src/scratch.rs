@@ -20,6 +20,12 @@ pub fn clear() {
 fn remove(path: &Path) {
     // Mostly it is gone already: there is nobody to tell.
     let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    // What SQLite keeps beside a database that was not closed.
+    for end in ["-wal", "-shm"] {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(end);
+        let _ = std::fs::remove_file(beside);
+    }
 }
 
 /// A file or directory that goes when it is no longer needed.
@@ -40,6 +46,13 @@ impl Scratch {
 
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Gives the file the mode of the one that it is to replace, if there is one.
+    pub fn take_mode_of(&self, name: &Path) -> Result<()> {
+        let Ok(found) = std::fs::metadata(name) else { return Ok(()) };
+        Ok(std::fs::set_permissions(&self.0, found.permissions())
+            .map_err(|error| milepost::Error::file(format!("writing {}", name.display()), error))?)
     }
 
     /// Gives a whole file its name. What had the name before goes only now.

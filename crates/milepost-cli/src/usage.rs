@@ -12,7 +12,7 @@ use crate::out::{Color, Styles};
 
 /// The arguments of this process; ends it when they make no sense.
 pub fn parse() -> Args {
-    Args::try_parse().unwrap_or_else(|mut error| {
+    Args::try_parse_from(flags_first(std::env::args_os().collect())).unwrap_or_else(|mut error| {
         suggest_elsewhere(&mut error);
         if !error.use_stderr() || !asks_for_json(std::env::args_os().skip(1)) {
             error.exit()
@@ -25,6 +25,39 @@ pub fn parse() -> Args {
         report(&Usage(told.join("; ")).into(), true, true, Styles::new(Color::Never, false));
         std::process::exit(USAGE)
     })
+}
+
+/// `sessions tag ID +a -b --json`: what begins with one hyphen is a tag there, so that nothing after it is taken for a flag. The
+/// flags that every command has are brought before the tags.
+fn flags_first(args: Vec<OsString>) -> Vec<OsString> {
+    let is_tag = |pair: &[OsString]| (pair[0] == "sessions" || pair[0] == "session") && pair[1] == "tag";
+    let Some(at) = args.windows(2).position(is_tag) else { return args };
+    let program = Args::command();
+    let (mut first, mut rest) = (args, Vec::new());
+    let mut after = first.split_off(at + 2).into_iter();
+    while let Some(arg) = after.next() {
+        if arg == "--" {
+            rest.push(arg);
+            rest.extend(after.by_ref());
+            break;
+        }
+        let text = arg.to_string_lossy().into_owned();
+        let (name, has_value) = text.split_once('=').map_or((&*text, false), |(name, _)| (name, true));
+        let name = name.strip_prefix("--");
+        let known = program.get_arguments().find(|flag| name.is_some() && flag.get_long() == name);
+        match known {
+            Some(flag) => {
+                first.push(arg);
+                if flag.get_action().takes_values() && !has_value {
+                    first.extend(after.next());
+                }
+            }
+            None if name == Some("help") => first.push(arg),
+            None => rest.push(arg),
+        }
+    }
+    first.extend(rest);
+    first
 }
 
 /// The exit code of a command line that makes no sense.

@@ -22,7 +22,9 @@ pub use runs::{Answer, Answering, Approve, Budgets, Demo, Graph, HowToRun, Resum
 pub use sessions::{
     Archive, Branch, Checkpoints, Compact, Delete, Export, Format, Import, Keyed, List, New, Resume, Search, Sessions,
 };
-pub use store::{Config, Copy, Doctor, ExportAll, Keys, Migrate, Prune, Redact, RulesName, Sql, Stats, Verify};
+pub use store::{
+    Config, Copy, Doctor, ExportAll, Keys, Migrate, Prune, Redact, RulesName, Salvage, Sql, Stats, Verify,
+};
 
 use milepost_models::Cancel;
 
@@ -35,7 +37,7 @@ const ABOUT: &str = "Durable sessions for AI agents: resume, rewind, compare and
 A session's messages, state and checkpoints are kept in a durable log.
 
 Sessions are named by their id, by a part of it that is unique (its end is best), or by `last` for the one written last. \
-Checkpoints are named by their id, a part of it, a label, a time, or `latest`.";
+Checkpoints are named by their id, a part of it, a label, a time (the newest taken by then, else the first), or `latest`.";
 
 const EXAMPLES: &str = "Examples:
   milepost chat --model anthropic/claude-sonnet-5
@@ -158,6 +160,13 @@ pub enum Command {
         /// Only this session
         session: Option<String>,
     },
+    /// Rescue what is whole in a damaged SQLite store into a new one; the damaged file is only read
+    #[command(after_help = "Every page is searched for entries of the log, past the file's own structure, with
+what was committed to the log beside it (FILE-wal). An entry counts when its
+checksum fits; a timeline is kept up to its first missing entry. No program may
+be writing to the file meanwhile. Afterwards look at the new store with `milepost
+verify --store sqlite:TO`, and use it in place of the old one.")]
+    Salvage(Salvage),
     /// Find what is wrong with histories and the store, and say what to do; changes nothing
     Doctor(Doctor),
     /// Erase a secret from everything already stored; the chain stays whole

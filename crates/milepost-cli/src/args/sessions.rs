@@ -126,6 +126,12 @@ run are gone on with by `milepost resume`, a conversation by `milepost chat
     /// Remove a session for good
     Delete(Delete),
     /// Write a session out: as a bundle, for reading, or for other tools
+    #[command(after_help = "Imported again, tree, task, plan, files, feature and graph hold what they held:
+every value of a tree of another tool comes out as it came in. Fields are added:
+ids, triggers, and the times of messages that had none. Not in them: what came
+after the last checkpoint (task, plan: messages too), conversations (plan), older
+checkpoints (files, feature), and variables that are not encrypted (task). Only a
+bundle holds everything.")]
     Export(Export),
     /// Bring a session in: a bundle, a chat, or another tool's files
     Import(Import),

@@ -98,11 +98,25 @@ pub struct Migrate {
 }
 
 #[derive(Debug, ClapArgs)]
+pub struct Salvage {
+    /// The damaged SQLite file, or its sqlite:PATH; it is only read
+    pub from: String,
+    /// The new store's file, or its sqlite:PATH; nothing may be there yet
+    pub to: String,
+    /// Only say what would be rescued
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, ClapArgs)]
 pub struct Copy {
     /// The session
     pub session: String,
     /// The other store
     pub url: String,
+    /// Make a second session with new ids, also when it is there: for one that went on in both stores
+    #[arg(long)]
+    pub new_ids: bool,
 }
 
 #[derive(Debug, ClapArgs)]

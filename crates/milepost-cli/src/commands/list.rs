@@ -109,7 +109,8 @@ pub async fn list(app: &mut App, args: args::List) -> Result<()> {
         .collect();
     let head = ["ID", "STATUS", "MESSAGES", "CHECKPOINTS", "ACTIVE", "PROJECT", "AGENT", "TITLE"];
     let shown = rows.len();
-    app.out.table(Table { head: &head, rows, shrink: &[5, 6, 7], drop: &[3, 6, 5, 2], ..Table::default() })?;
+    let (shrink, drop, last) = (&[5, 6, 7], &[3, 6, 5, 2], &[4]);
+    app.out.table(Table { head: &head, rows, shrink, drop, last, ..Table::default() })?;
     if more {
         let first = if args.by_creation { "newest" } else { "last active" };
         app.out.note(format!("these are the {shown} {first}; --all shows every one"));
@@ -193,7 +194,7 @@ pub async fn checkpoints(app: &mut App, args: args::Checkpoints) -> Result<()> {
         .collect();
     let head = &["ID", "NUMBER", "TRIGGER", "TAKEN", "MESSAGES", "", "LABEL"];
     let shown = rows.len();
-    app.out.table(Table { head, rows, shrink: &[6], ..Table::default() })?;
+    app.out.table(Table { head, rows, shrink: &[6], drop: &[4, 1], last: &[5, 2], ..Table::default() })?;
     if shown < total {
         app.out.note(format!("these are the newest {shown} of {total}; --limit {total} shows every one"));
     }

@@ -1,6 +1,6 @@
 //! Adding, listing and following messages.
 
-use std::io::{BufRead, IsTerminal, Read};
+use std::io::{IsTerminal, Read};
 
 use anyhow::{Context, Result};
 use milepost::context::history::readable;
@@ -78,21 +78,46 @@ fn read(text: &str, role: &str, from_json: bool, channel: Option<&str>) -> Resul
     Ok(messages)
 }
 
-/// One message, a list of them, or one a line.
+/// What is wrong with a JSON text, without the place: that is counted in the line alone.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ").map_or(text.clone(), |(why, _)| why.to_owned())
+}
+
+/// One message, a list of them, or one a line. What is wrong is named with its place in the input.
 fn parse(text: &str) -> Result<Vec<Message>> {
-    let wrong = |error: serde_json::Error| {
-        Usage(format!("this is not a message: {error}; write {{\"role\": \"user\", \"content\": \"…\"}}"))
+    let form = "write {\"role\": \"user\", \"content\": \"…\"}, a list of them, or one a line";
+    let wrong = |line: usize, error: &serde_json::Error| {
+        let (why, column) = (without_place(error), error.column());
+        Usage(format!("line {line}, column {column} is not a message: {why}; {form}; nothing was added"))
     };
-    let values = match serde_json::from_str::<serde_json::Value>(text) {
-        Ok(serde_json::Value::Array(items)) => items,
-        Ok(value) => vec![value],
+    let is_json = |line: &str| serde_json::from_str::<serde_json::Value>(line).is_ok();
+    let places: Vec<(String, serde_json::Value)> = match serde_json::from_str::<serde_json::Value>(text) {
+        Ok(serde_json::Value::Array(items)) => {
+            (1..).zip(items).map(|(number, item)| (format!("message {number} of the list"), item)).collect()
+        }
+        Ok(value) => vec![("the message".to_owned(), value)],
+        // A value that goes over several lines is no list of lines: what is wrong with it as a whole is what is wrong.
+        Err(error) if !text.lines().find(|line| !line.trim().is_empty()).is_some_and(is_json) => {
+            return Err(wrong(error.line(), &error).into());
+        }
         Err(_) => {
-            let lines = text.as_bytes().lines().collect::<Result<Vec<_>, _>>()?;
-            let lines = lines.iter().filter(|line| !line.trim().is_empty());
-            lines.map(|line| serde_json::from_str(line)).collect::<Result<_, _>>().map_err(wrong)?
+            let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+            let read = |(number, line): (usize, &str)| match serde_json::from_str(line) {
+                Ok(value) => Ok((format!("line {number}"), value)),
+                Err(error) => Err(wrong(number, &error)),
+            };
+            lines.map(read).collect::<Result<_, _>>()?
         }
     };
-    values.into_iter().map(parse_message).collect::<Result<_, _>>().map_err(misread)
+    let is_only = places.len() == 1;
+    let read = |(place, value)| {
+        parse_message(value).map_err(|error| match (misread(error), is_only) {
+            (error, true) => error,
+            (error, false) => Usage(format!("{place}: {error}; nothing was added")).into(),
+        })
+    };
+    places.into_iter().map(read).collect()
 }
 
 async fn add(app: &mut App, session: &str, messages: Vec<Message>) -> Result<()> {
@@ -123,7 +148,7 @@ async fn list(
     let engine = app.engine().await?;
     let query = MessageQuery { last, channel, ..MessageQuery::default() };
     let at = match checkpoint {
-        Some(text) => Some(engine.mark(id, &text.parse::<Point>()?).await?.at),
+        Some(text) => Some(app.mark(&engine, id, &text.parse::<Point>()?).await?.at),
         None => None,
     };
     Ok(engine.messages_past_damage(id, at, &query).await?)

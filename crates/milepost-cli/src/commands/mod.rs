@@ -17,6 +17,7 @@ mod move_;
 mod projects;
 mod resume;
 mod run;
+mod salvage;
 mod sessions;
 mod shell;
 mod show;
@@ -73,6 +74,7 @@ async fn dispatch(app: &mut App, command: Command) -> Result<ExitCode> {
         Command::Prune(args) => store::prune(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => store::verify(app, args).await,
         Command::Reindex { session } => store::reindex(app, session).await.map(|()| ExitCode::SUCCESS),
+        Command::Salvage(args) => salvage::run(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(app, args).await,
         Command::Redact(args) => store::redact(app, args).await,
         Command::Migrate(args) => move_::migrate(app, args).await.map(|()| ExitCode::SUCCESS),

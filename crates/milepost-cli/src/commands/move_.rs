@@ -3,14 +3,15 @@
 use std::path::Path;
 
 use anyhow::Result;
+use milepost::SessionId;
 use milepost::store::{Phase, migrate as move_all, open_backend, system_source};
 use milepost::transfer::{Ids, copy_session};
 use serde_json::json;
 
 use crate::app::{App, misread};
 use crate::args;
-use crate::errors::Usage;
-use crate::out::{bytes, count, plain};
+use crate::errors::{Failed, Usage};
+use crate::out::{bytes, count, plain, shell_word, short};
 use crate::places;
 use crate::progress::Progress;
 use crate::scratch::Scratch;
@@ -92,10 +93,12 @@ pub async fn push(app: &mut App, args: args::Copy) -> Result<()> {
     let other = app.other_store(&args.url).await?;
     let mut progress = app.progress("pushing entry", 0);
     let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
-    let copied = Box::pin(copy_session(engine.store(), &other, id, Ids::Preserve, &engine.claim(), &mut tell)).await?;
+    let claim = engine.claim();
+    let copy = copy_session(engine.store(), &other, id, ids(&args), &claim, &mut tell);
+    let copied = Box::pin(copy).await.map_err(|error| with_ways(error, id, &args.url, ["push", "pull"]))?;
     progress.end();
     other.close().await.map_err(milepost::Error::from)?;
-    done(app, &copied, "pushed")
+    done(app, id, &copied, "pushed")
 }
 
 pub async fn pull(app: &mut App, args: args::Copy) -> Result<()> {
@@ -106,19 +109,41 @@ pub async fn pull(app: &mut App, args: args::Copy) -> Result<()> {
     let id = there.find(&args.session).await.map_err(misread)?;
     let mut progress = app.progress("pulling entry", 0);
     let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
-    let copied = Box::pin(copy_session(&other, engine.store(), id, Ids::Preserve, &engine.claim(), &mut tell)).await?;
+    let claim = engine.claim();
+    let copy = copy_session(&other, engine.store(), id, ids(&args), &claim, &mut tell);
+    let copied = Box::pin(copy).await.map_err(|error| with_ways(error, id, &args.url, ["pull", "push"]))?;
     progress.end();
     other.close().await.map_err(milepost::Error::from)?;
-    done(app, &copied, "pulled")
+    done(app, id, &copied, "pulled")
 }
 
-fn done(app: &App, copied: &milepost::transfer::Copied, word: &str) -> Result<()> {
+fn ids(args: &args::Copy) -> Ids {
+    if args.new_ids { Ids::Remap } else { Ids::Preserve }
+}
+
+/// A copy that cannot be made, with the command that works: the other way when that side only has more, a second session
+/// when both went on.
+fn with_ways(error: milepost::Error, id: SessionId, url: &str, [this, other]: [&str; 2]) -> anyhow::Error {
+    let milepost::Error::Refused { instead, .. } = &error else { return error.into() };
+    let (id, url) = (short(id), shell_word(url));
+    let way = match () {
+        () if instead.contains("the other way") => ("other way", format!("milepost {other} {id} {url}")),
+        () if instead.contains("new ids") => ("both", format!("milepost {this} {id} {url} --new-ids")),
+        () => return error.into(),
+    };
+    Failed::with_ways(error.to_string(), vec![way]).into()
+}
+
+fn done(app: &App, original: SessionId, copied: &milepost::transfer::Copied, word: &str) -> Result<()> {
     if app.out.json {
-        return app
-            .out
-            .json(&json!({ "sessionId": copied.session, "entries": copied.entries, "isNew": copied.is_new }));
+        return app.out.json(&json!({
+            "sessionId": copied.session, "original": original, "entries": copied.entries, "isNew": copied.is_new,
+        }));
     }
     app.out.line(match (copied.is_new, copied.entries) {
+        (true, entries) if copied.session != original => {
+            format!("{word} {original} as a second session, {}, with {}", copied.session, count(entries, "entry"))
+        }
         (true, entries) => format!("{word} {} with {}", copied.session, count(entries, "entry")),
         (false, 0) => format!("{} is there already, with all its entries", copied.session),
         (false, entries) => format!("{word} {} of {}", count(entries, "new entry"), copied.session),

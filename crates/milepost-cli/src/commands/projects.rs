@@ -140,7 +140,7 @@ async fn show(app: &mut App, given: Option<&str>) -> Result<()> {
     if !rows.is_empty() {
         app.out.line("")?;
         let head = &["ID", "STATUS", "MESSAGES", "AGENT", "TITLE"];
-        app.out.table(Table { head, rows, shrink: &[3, 4], ..Table::default() })?;
+        app.out.table(Table { head, rows, shrink: &[3, 4], last: &[3, 2], ..Table::default() })?;
     }
     if index.sessions.len() > SHOWN_SESSIONS {
         app.out.note(format!(
@@ -238,7 +238,7 @@ async fn list_artifacts(app: &mut App, whose: &Whose) -> Result<()> {
         ]
     });
     let head = &["NAME", "KIND", "VERSION", "SIZE", "KEPT", "MADE FROM"];
-    app.out.table(Table { head, rows: rows.collect(), shrink: &[0, 5], ..Table::default() })
+    app.out.table(Table { head, rows: rows.collect(), shrink: &[0, 5], last: &[5, 1, 2], ..Table::default() })
 }
 
 fn kind(artifact: &Artifact) -> &'static str {

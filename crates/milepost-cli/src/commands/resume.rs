@@ -6,7 +6,7 @@ use milepost::{EngineOptions, Milepost, Point, Preview, Resume, SessionId};
 use serde_json::{Value, json};
 
 use super::sessions::{name, sets};
-use crate::app::App;
+use crate::app::{App, off_by_ms};
 use crate::args;
 use crate::errors::without_advice;
 use crate::out::{plain, short};
@@ -37,7 +37,11 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     let id = app.session_or_archived(&args.session).await?;
     let engine = app.engine().await?;
     app.free_from_the_dead(id).await?;
+    let point = how.point.clone();
     let resumed = engine.resume(id, how).await.map_err(with_flags)?;
+    if let Some(mark) = &resumed.from {
+        app.tell_chosen(&point, mark);
+    }
     tell_damage(app, &resumed.skipped, &resumed.damaged);
     let info = resumed.session.info().await;
     resumed.session.release().await?;
@@ -49,6 +53,8 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
             "projectId": info.project,
             "resumed": true,
             "resumedFrom": from.map(|mark| mark.checkpoint.id),
+            "resumedFromTime": from.map(|mark| mark.time.to_string()),
+            "offByMs": from.and_then(|mark| off_by_ms(&point, mark)),
             "status": info.status,
             "lastActiveAt": resumed.last_active.to_string(),
             "messageCount": resumed.messages,
@@ -95,14 +101,14 @@ async fn preview(app: &mut App, session: &str, how: &Resume) -> Result<()> {
     let Some(archived) = archived else {
         let id = found?;
         let preview = look(app, &engine, id, how).await?;
-        return show_preview(app, id, &preview, None);
+        return show_preview(app, id, &preview, &how.point, None);
     };
     places::must_exist(&archived.url)?;
     let other = app.other_store(&archived.url).await?;
     let there = Milepost::on(other.clone(), EngineOptions::default()).await?;
     let seen = look(app, &there, archived.session_id, how).await;
     other.close().await.map_err(milepost::Error::from)?;
-    show_preview(app, archived.session_id, &seen?, Some(&archived.url))
+    show_preview(app, archived.session_id, &seen?, &how.point, Some(&archived.url))
 }
 
 async fn look(app: &App, engine: &Milepost, id: SessionId, how: &Resume) -> Result<Preview> {
@@ -119,12 +125,16 @@ async fn look(app: &App, engine: &Milepost, id: SessionId, how: &Resume) -> Resu
     Ok(preview)
 }
 
-fn show_preview(app: &App, id: SessionId, preview: &Preview, archive: Option<&str>) -> Result<()> {
-    tell_damage(app, &preview.skipped, &preview.damaged);
+fn show_preview(app: &App, id: SessionId, preview: &Preview, point: &Point, archive: Option<&str>) -> Result<()> {
     let mark = preview.from.as_ref();
+    if let Some(mark) = mark {
+        app.tell_chosen(point, mark);
+    }
+    tell_damage(app, &preview.skipped, &preview.damaged);
     if app.out.json {
         return app.out.json(&json!({
             "sessionId": id, "resumeFrom": mark.map(|mark| mark.checkpoint.id),
+            "offByMs": mark.and_then(|mark| off_by_ms(point, mark)),
             "skipped": skipped_json(&preview.skipped), "damaged": preview.damaged, "archived": archive,
         }));
     }

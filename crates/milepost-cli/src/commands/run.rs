@@ -22,7 +22,7 @@ use super::tell::Teller;
 use crate::app::{App, misread};
 use crate::args::{HowToRun, ResumeRun, Run};
 use crate::errors::{Failed, Usage};
-use crate::out::{plain, short};
+use crate::out::{plain, shell_word, short};
 
 /// An error of the runner as the command line tells it.
 pub fn told(error: Error) -> anyhow::Error {
@@ -138,6 +138,10 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
     let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
     let id = app.session_or_archived(&args.session).await?;
     let engine = app.engine().await?;
+    let point = match point {
+        Point::Time(_) => Point::Checkpoint(app.mark(&engine, id, &point).await?.checkpoint.id),
+        other => other,
+    };
     let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
     if Ledger::graph_text(&state).is_none() {
         let short = short(id);
@@ -213,7 +217,7 @@ fn with_ways(error: Error, id: SessionId, file: Option<&Path>) -> anyhow::Error 
             ways.push(("branch", format!("milepost run-again {} {node}", short(id))));
         }
         (Error::Engine(milepost::Error::Store(held @ StoreError::Held { .. })), file) => {
-            let file = file.map(|file| format!(" --graph {}", quoted(&file.to_string_lossy()))).unwrap_or_default();
+            let file = file.map(|file| format!(" --graph {}", shell_word(&file.to_string_lossy()))).unwrap_or_default();
             return Failed::held(held, id, format!("milepost resume {}{file} --take-over", short(id))).into();
         }
         _ => return told(error),
@@ -225,7 +229,7 @@ fn with_ways(error: Error, id: SessionId, file: Option<&Path>) -> anyhow::Error 
 /// How to go on where that would let effects happen again.
 fn with_yes(error: Error, id: SessionId, args: &ResumeRun) -> anyhow::Error {
     let flag = |is_said: bool, flag: &str| if is_said { format!(" {flag}") } else { String::new() };
-    let with = |name: &str, value: &str| format!(" {name} {}", quoted(value));
+    let with = |name: &str, value: &str| format!(" {name} {}", shell_word(value));
     let file = args.graph.as_ref().map(|file| with("--graph", &file.to_string_lossy())).unwrap_or_default();
     let same = file + &flag(args.reopen, "--reopen") + &flag(args.take_over, "--take-over");
     let mut ways = Vec::new();
@@ -239,16 +243,7 @@ fn with_yes(error: Error, id: SessionId, args: &ResumeRun) -> anyhow::Error {
 
 /// The command that goes on with a file from a checkpoint.
 pub fn back_to(id: &str, file: &str, checkpoint: CheckpointId) -> String {
-    format!("milepost resume {id} --graph {} --checkpoint {}", quoted(file), short(checkpoint))
-}
-
-/// A word as a shell reads it.
-fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@,%".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
+    format!("milepost resume {id} --graph {} --checkpoint {}", shell_word(file), short(checkpoint))
 }
 
 /// What somebody found out about uncertain steps.

@@ -12,7 +12,7 @@ use milepost_run::chat::{Author, compact_by};
 use serde_json::{Value, json};
 
 use super::show::{later, message_json};
-use crate::app::{App, misread};
+use crate::app::{App, misread, off_by_ms};
 use crate::args;
 use crate::errors::Usage;
 use crate::out::{count, plain, short};
@@ -146,7 +146,7 @@ pub async fn branch(app: &mut App, args: args::Branch) -> Result<()> {
     let id = app.session(&args.session).await?;
     let engine = app.engine().await?;
     let patch = args.title.map(|title| SessionPatch::new().title(title)).unwrap_or_default();
-    let mark = engine.mark(id, &point).await?;
+    let mark = app.mark(&engine, id, &point).await?;
     let at = Point::Checkpoint(mark.checkpoint.id);
     let branch = engine.branch(id, &at, NewSession { patch, ..NewSession::default() }).await?;
     if !set.is_empty() {
@@ -176,14 +176,15 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     let point: Point = checkpoint.parse()?;
     let id = app.session(session).await?;
     let engine = app.engine().await?;
-    let mark = engine.mark(id, &point).await?;
+    let mark = app.mark(&engine, id, &point).await?;
     let now = engine.store().session(id).await?;
     let behind = now.messages().saturating_sub(mark.checkpoint.messages());
     if dry_run {
         if app.out.json {
-            return app
-                .out
-                .json(&json!({ "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind }));
+            return app.out.json(&json!({
+                "sessionId": id, "checkpointId": mark.checkpoint.id, "checkpointTime": mark.time.to_string(),
+                "offByMs": off_by_ms(&point, &mark), "messagesLeft": behind,
+            }));
         }
         return app.out.line(format!(
             "would go back to {}, taken {}; {} would stay on the old timeline",
@@ -199,7 +200,8 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     super::give_back(held, done).await?;
     if app.out.json {
         return app.out.json(&json!({
-            "sessionId": id, "checkpointId": mark.checkpoint.id, "messagesLeft": behind, "forward": end,
+            "sessionId": id, "checkpointId": mark.checkpoint.id, "checkpointTime": mark.time.to_string(),
+            "offByMs": off_by_ms(&point, &mark), "messagesLeft": behind, "forward": end,
         }));
     }
     app.out.line(format!("{id} is back at {}", name(&mark)))?;
@@ -304,7 +306,7 @@ pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()>
         };
         if tag.starts_with('-') {
             return Err(Usage(format!(
-                "{change:?} is no tag: a tag to remove has one - before it; flags go before the session"
+                "{change:?} is no tag, and no flag that is known: a tag to remove has one - before it"
             ))
             .into());
         }

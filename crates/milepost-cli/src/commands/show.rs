@@ -164,7 +164,7 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
     let point: Point = checkpoint.parse()?;
     let id = app.session(session).await?;
     let engine = app.engine().await?;
-    let mark = engine.mark(id, &point).await?;
+    let mark = app.mark(&engine, id, &point).await?;
     let loaded = engine.store().load(mark.checkpoint.id).await.map_err(milepost::Error::from)?;
     if app.out.json {
         let mut value = mark_json(&loaded.mark);
@@ -234,7 +234,7 @@ async fn named(app: &mut App, text: &str) -> Result<Named> {
         }
         other => other?,
     };
-    let mark = engine.mark(id, &point.unwrap_or("latest").parse()?).await?;
+    let mark = app.mark(&engine, id, &point.unwrap_or("latest").parse()?).await?;
     let mut after = None;
     if point.is_none() {
         let later = later(&engine, id, &mark).await;

@@ -23,7 +23,7 @@ async fn get(app: &mut App, session: &str, path: Option<&str>, checkpoint: Optio
     let engine = app.engine().await?;
     let state = match checkpoint {
         Some(text) => {
-            let mark = engine.mark(id, &text.parse::<Point>()?).await?;
+            let mark = app.mark(&engine, id, &text.parse::<Point>()?).await?;
             engine.store().load(mark.checkpoint.id).await.map_err(milepost::Error::from)?.state
         }
         None => engine.store().state(id).await.map_err(milepost::Error::from)?,

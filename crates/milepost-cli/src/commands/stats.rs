@@ -13,7 +13,7 @@ use super::sessions::key;
 use crate::app::App;
 use crate::args;
 use crate::errors::{Usage, without_advice};
-use crate::out::{Table, bytes, count as so_many, plain, short};
+use crate::out::{Table, bytes, clip, count as so_many, plain, short, wrap};
 
 /// So many sessions are listed by their size.
 const LARGEST: usize = 10;
@@ -64,7 +64,8 @@ async fn many(app: &mut App, args: args::Stats) -> Result<()> {
     }
     let by_status: Vec<String> = overview.by_status.iter().map(|(status, count)| format!("{count} {status}")).collect();
     let how = if by_status.is_empty() { String::new() } else { format!(": {}", by_status.join(", ")) };
-    app.out.line(format!("{}{how}", so_many(overview.sessions, "session")))?;
+    let head = format!("{}{how}", so_many(overview.sessions, "session"));
+    wrap(&head, app.out.width()).iter().try_for_each(|line| app.out.line(line))?;
     show(app, &overview.total)?;
     for (title, value) in [
         ("messages a day", (|day: &Day| day.messages) as fn(&Day) -> u64),
@@ -133,10 +134,11 @@ fn chart(app: &App, title: &str, values: &[(String, u64)], shown: fn(u64) -> Str
     app.out.line("")?;
     app.out.line(app.out.styles.bold(title))?;
     let most = values.iter().map(|(_, value)| *value).max().unwrap_or(1).max(1);
+    let bar = BAR.min(app.out.width() * 2 / 5);
     let rows: Vec<Vec<String>> = values
         .iter()
         .map(|(name, value)| {
-            let length = (*value as f64 / most as f64 * BAR as f64).round() as usize;
+            let length = (*value as f64 / most as f64 * bar as f64).round() as usize;
             vec![name.clone(), shown(*value), app.out.styles.info(&"█".repeat(length))]
         })
         .collect();
@@ -219,7 +221,7 @@ async fn space(app: &mut App) -> Result<()> {
     if !rows.is_empty() {
         app.out.line("")?;
         let head = &["ID", "BYTES", "MESSAGES", "STATE", "MARKS", "KEYFRAMES", "PRUNABLE", "TITLE"];
-        app.out.table(Table { head, rows, shrink: &[7], drop: &[5, 4, 3], ..Table::default() })?;
+        app.out.table(Table { head, rows, shrink: &[7], drop: &[5, 4, 3], last: &[2, 6], ..Table::default() })?;
     }
     Ok(())
 }
@@ -245,7 +247,8 @@ async fn space_of(app: &mut App, session: &str) -> Result<()> {
         value["compression"] = json!({ "plain": compression.plain, "stored": compression.stored });
         return app.out.json(&value);
     }
-    app.out.line(format!("{}  {}", app.out.styles.bold(&id.to_string()), plain(&title)).trim_end())?;
+    let head = format!("{}  {}", app.out.styles.bold(&id.to_string()), plain(&title));
+    app.out.line(clip(head.trim_end(), app.out.width()))?;
     let kind = |kind: EntryKind| used(usage.kinds[kind as usize - 1]);
     let ratio = compression.plain as f64 / compression.stored.max(1) as f64;
     app.out.facts(&[

@@ -122,7 +122,7 @@ pub async fn run(app: &mut App, args: Steps) -> Result<()> {
             ]
         })
         .collect();
-    app.out.table(Table { head, rows, shrink: &[7], drop: &[6, 4], ..Table::default() })
+    app.out.table(Table { head, rows, shrink: &[7, 0], drop: &[6, 4], last: &[3, 2, 5], ..Table::default() })
 }
 
 /// The lines of the ledger in the order of the file, those that are not begun too.
@@ -297,5 +297,5 @@ fn attempts(app: &App, id: SessionId, events: &[(Timestamp, Event)]) -> Result<(
         })
         .collect();
     let head = &["WHEN", "STEP", "WHAT", "ROUND", "ATTEMPT", "KEY", "WHY"];
-    app.out.table(Table { head, rows, shrink: &[6], drop: &[5], ..Table::default() })
+    app.out.table(Table { head, rows, shrink: &[6, 1], drop: &[5], last: &[4, 3], ..Table::default() })
 }

@@ -205,6 +205,13 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
             app.out.note(
                 "sessions still open at an older checkpoint: `milepost sessions resume` passes over what is damaged",
             );
+            // What is wrong with no session is wrong with the file.
+            let is_of_file = |problem: &milepost::store::Problem| !problem.derived && problem.session.is_none();
+            if verified.problems.iter().any(is_of_file)
+                && let Some(command) = places::rescue_of(app.settings()?.store.expose())
+            {
+                app.out.note(format!("what is whole can be brought into a new store: {command}"));
+            }
         }
     }
     Ok(code)

@@ -60,6 +60,9 @@ pub async fn export(app: &mut App, args: args::Export) -> Result<()> {
         Format::Sqlite => {
             let place = Scratch::beside(output)?;
             export::sqlite(store, &[id], place.path()).await?;
+            if !is_private {
+                place.take_mode_of(output)?;
+            }
             place.keep(output)?;
             vec![output.to_owned()]
         }
@@ -144,6 +147,9 @@ pub async fn export_all(app: &mut App, args: args::ExportAll) -> Result<()> {
     let waiting = app.waiting("writing sessions");
     let place = Scratch::beside(&args.sqlite)?;
     let done = export::sqlite(engine.store(), &ids, place.path()).await?;
+    if !engine.store().is_encrypted() {
+        place.take_mode_of(&args.sqlite)?;
+    }
     place.keep(&args.sqlite)?;
     waiting.end();
     if engine.store().is_encrypted() {
@@ -222,16 +228,14 @@ struct Draft {
 }
 
 impl Draft {
+    /// For this user alone; a file that is written over keeps its mode, unless what it gets was encrypted.
     fn new(output: &Path, is_private: bool) -> Result<Self> {
         let place = Scratch::beside(output)?;
         let failed = |error| milepost::Error::file(format!("writing {}", output.display()), error);
-        let mut options = File::options();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        if is_private {
-            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = milepost::store::private::create_new(place.path()).map_err(failed)?;
+        if !is_private {
+            place.take_mode_of(output)?;
         }
-        let file = options.open(place.path()).map_err(failed)?;
         Ok(Self { place, writer: BufWriter::new(file) })
     }
 
@@ -467,5 +471,5 @@ pub async fn list_archived(app: &mut App) -> Result<()> {
         })
         .collect();
     let head = &["ID", "MESSAGES", "ARCHIVED", "WHERE", "TITLE"];
-    app.out.table(Table { head, rows, shrink: &[3, 4], ..Table::default() })
+    app.out.table(Table { head, rows, shrink: &[3, 4], last: &[1, 2], ..Table::default() })
 }

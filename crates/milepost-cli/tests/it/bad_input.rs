@@ -283,3 +283,58 @@ fn what_is_there_already_is_not_written_over() {
     assert_seen!("already_there", seen.end());
     assert_eq!(std::fs::read_to_string(place.file("taken")).unwrap(), "mine");
 }
+
+#[test]
+fn a_message_that_cannot_be_read_is_named_by_its_line_and_column() {
+    let place = Place::new();
+    let id = place.session("Lines", &[]);
+    let good = r#"{"role": "user", "content": "x"}"#;
+    for (input, says) in [
+        (format!("{good}\n\n{good}\n{{\"role\": \"user\" \"content\"}}\n"), "line 4, column 17 "),
+        (format!("{good}\nhello\n"), "line 2, column 1 "),
+        (format!("{good}\n{{\"content\": \"x\"}}\n"), "line 2: "),
+        (format!("[{good},\n{good},\n  {{\"role\":}}]"), "line 3, column 11 "),
+        (format!("[{good}, {{\"content\": 1}}]"), "message 2 of the list: "),
+        ("{\n  \"role\": \"user\",\n  \"content\" 1\n}".to_owned(), "line 3, column 13 "),
+    ] {
+        let ran = place.run_with(&["messages", "add", &id, "--from-json"], input.as_bytes());
+        assert!(
+            ran.code == 2 && ran.err.contains(says) && ran.err.contains("nothing was added"),
+            "{says}: {}",
+            ran.err
+        );
+    }
+    assert_eq!(place.texts(&id), Vec::<String>::new());
+    place.write("log.jsonl", format!("{good}\n{good}\n{{\"role\": oops}}\n{good}\n"));
+    let ran = place.run(&["sessions", "import", "log.jsonl"]);
+    assert!(ran.code != 0 && ran.err.contains("line 3, column 10: "), "{}", ran.err);
+}
+
+#[test]
+fn sessions_that_went_on_in_both_stores_are_told_what_to_do_and_it_works() {
+    let place = Place::new();
+    let id = place.session("Twice", &["one"]);
+    place.ok(&["push", &id, "sqlite:other.db"]);
+    // Only there: the other way is named, and works.
+    place.ok(&["messages", "add", &id, "there", "--store", "sqlite:other.db"]);
+    let way = |ran: &Ran| -> Vec<String> {
+        let line = ran.err.lines().find_map(|line| line.split_once("  milepost ")).unwrap_or_else(|| panic!("{ran:?}"));
+        line.1.split_whitespace().map(str::to_owned).collect()
+    };
+    let run = |command: Vec<String>| place.run(&command.iter().map(String::as_str).collect::<Vec<_>>());
+    let ran = place.run(&["push", &id, "sqlite:other.db"]);
+    assert!(ran.code != 0 && way(&ran)[0] == "pull", "{ran:?}");
+    assert_eq!(run(way(&ran)).code, 0);
+    assert_eq!(place.texts(&id), ["one", "there"]);
+    // In both: either way has a command that keeps both.
+    place.ok(&["messages", "add", &id, "here"]);
+    place.ok(&["messages", "add", &id, "not here", "--store", "sqlite:other.db"]);
+    for (command, store) in [("push", "sqlite:other.db".to_owned()), ("pull", place.url())] {
+        let ran = place.run(&[command, &id, "sqlite:other.db"]);
+        assert!(ran.code != 0 && way(&ran).ends_with(&["--new-ids".to_owned()]), "{ran:?}");
+        let done = run(way(&ran));
+        assert!(done.code == 0 && done.out.contains("as a second session"), "{done:?}");
+        let all = place.json(&["sessions", "list", "--all", "--store", &store]);
+        assert_eq!(all["sessions"].as_array().unwrap().len(), 2, "{all}");
+    }
+}

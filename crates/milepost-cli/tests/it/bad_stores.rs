@@ -80,6 +80,7 @@ fn a_read_only_store_says_so_and_stays_as_it_is() {
         |path: &std::path::Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     let is_root = rustix::process::geteuid().is_root();
     set(place.path(), 0o755);
+    set(&place.file("data"), 0o755);
     for entry in std::fs::read_dir(&directory).unwrap() {
         set(&entry.unwrap().path(), 0o444);
     }

@@ -65,3 +65,21 @@ fn an_archived_session_comes_back_when_it_is_asked_for() {
         assert_eq!(place.texts(&id), ["one"]);
     }
 }
+
+#[test]
+fn flags_stand_before_and_after_tags() {
+    let place = Place::new();
+    let id = place.session("Tagged", &[]);
+    let (url, tags) = (place.url(), |told: &str| serde_json::from_str::<Value>(told).unwrap()["tags"].clone());
+    assert_eq!(tags(&place.ok(&["sessions", "tag", &id, "+a", "b", "--json"])), serde_json::json!(["a", "b"]));
+    assert_eq!(tags(&place.ok(&["session", "tag", "--json", &id, "-a", "+zed"])), serde_json::json!(["b", "zed"]));
+    assert_eq!(tags(&place.ok(&["sessions", "tag", &id, "-zed", "--store", &url, "--json"])), serde_json::json!(["b"]));
+    assert_eq!(
+        tags(&place.ok(&["sessions", "tag", &id, "--json", &format!("--store={url}"), "+c"])),
+        serde_json::json!(["b", "c"])
+    );
+    assert!(place.ok(&["sessions", "tag", &id, "+c", "--help"]).contains("Usage: milepost sessions tag"));
+    let wrong = place.run(&["sessions", "tag", &id, "+d", "--jsn"]);
+    assert!(wrong.code == 2 && wrong.err.contains("--jsn"), "{wrong:?}");
+    assert_eq!(place.json(&["sessions", "show", &id])["tags"], serde_json::json!(["b", "c"]), "nothing of it was done");
+}

@@ -31,6 +31,9 @@ pub fn care(tour: &mut Tour<'_>) {
     assert_eq!(tour.program(&["verify", "--deep"])["whole"], json!(true));
     tour.person(&["reindex"]);
     assert_eq!(number(&tour.program(&["reindex", &id]), "/sessions"), 1);
+    tour.person(&["salvage", "data/milepost/milepost.db", "rescued.db", "--dry-run"]);
+    tour.person(&["salvage", "data/milepost/milepost.db", "rescued.db"]);
+    assert_eq!(number(&tour.program(&["salvage", "data/milepost/milepost.db", "again.db"]), "/lost"), 0);
     tour.person(&["doctor"]);
     let call =
         json!({ "role": "assistant", "content": [{ "type": "tool_use", "id": "t1", "name": "read", "input": {} }] });
