@@ -237,8 +237,15 @@ impl Builder {
             extra.insert("original_id".into(), original.into());
         }
         let is_ours = id.is_some() && self.original.parse::<SessionId>().is_ok();
-        if let Some((layout, document)) = found.written.filter(|(_, document)| !document.is_empty() && !is_ours) {
-            extra.insert(AS_WRITTEN.into(), written::of_mark(layout, document));
+        if let Some((layout, mut document)) = found.written {
+            // What we wrote follows from the checkpoint, but for its number where older ones were pruned.
+            let number = Value::from(self.marks);
+            document.retain(|key, value| {
+                !is_ours || (["checkpointNumber", "stepNumber"].contains(&key.as_str()) && *value != number)
+            });
+            if !document.is_empty() {
+                extra.insert(AS_WRITTEN.into(), written::of_mark(layout, document));
+            }
         }
         let mut extra = Value::Object(extra);
         self.redact(&mut extra);

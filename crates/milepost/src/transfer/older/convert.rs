@@ -233,7 +233,9 @@ fn plan(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
     let state = sections(&mut map, &[("state", "execution")]);
     builder.set_state(at, state)?;
     drop_keys(&mut map, &["sessionId", "projectId", "stepNumber", "createdAt"]);
-    metadata.retain(|_, value| !value.is_null());
+    // Those that an export writes where there are none.
+    let is_made = |key: &str| ["description", "durationMs", "tokenUsage"].contains(&key);
+    metadata.retain(|key, value| !(value.is_null() && is_made(key)));
     map.extend(metadata);
     found.extra = map;
     builder.mark(found);
