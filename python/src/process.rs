@@ -52,7 +52,10 @@ impl Drop for Call {
     fn drop(&mut self) {
         let mut gate = gate();
         gate.calls = gate.calls.saturating_sub(1);
-        CHANGED.notify_all();
+        // Only a fork waits for calls: telling nobody would cost every call a turn through the system.
+        if gate.is_forking {
+            CHANGED.notify_all();
+        }
     }
 }
 
@@ -90,7 +93,9 @@ impl Drop for Telling {
     fn drop(&mut self) {
         let mut telling = telling();
         *telling = telling.saturating_sub(1);
-        TOLD.notify_all();
+        if is_exit_near() {
+            TOLD.notify_all();
+        }
     }
 }
 
