@@ -283,7 +283,9 @@ impl SessionWriter {
         }
         let before = (draft.entries.len(), draft.blobs.len(), draft.marks.len(), draft.keyframes.len());
         let trashed = draft.trashed.len();
-        let (length, chain, session, bytes) = (draft.length, draft.chain, draft.session.clone(), draft.bytes);
+        let (length, chain, bytes) = (draft.length, draft.chain, draft.bytes);
+        // Before its first entry, a draft knows of the session what the head does.
+        let session = (!draft.entries.is_empty()).then(|| draft.session.clone());
         let outcome = self.draft_items(head, draft, append, id).await;
         if outcome.is_err() {
             draft.entries.truncate(before.0);
@@ -291,7 +293,8 @@ impl SessionWriter {
             draft.marks.truncate(before.2);
             draft.keyframes.truncate(before.3);
             draft.trashed.truncate(trashed);
-            (draft.length, draft.chain, draft.session, draft.bytes) = (length, chain, session, bytes);
+            (draft.length, draft.chain, draft.bytes) = (length, chain, bytes);
+            draft.session = session.unwrap_or_else(|| head.session.clone());
         }
         outcome
     }
