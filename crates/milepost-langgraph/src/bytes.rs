@@ -95,6 +95,9 @@ impl<'a> In<'a> {
     }
 }
 
+/// So many bytes are looked at together.
+const PIECE: usize = 16;
+
 /// Bytes as a text: each byte a character, which leaves words readable for compression, or base64 where that is shorter.
 pub(crate) fn to_text(bytes: &[u8]) -> String {
     let plain: usize = bytes.iter().map(|byte| if byte.is_ascii() { 1 } else { 2 }).sum();
@@ -103,9 +106,15 @@ pub(crate) fn to_text(bytes: &[u8]) -> String {
         STANDARD.encode_append(bytes, &mut text);
         return text;
     }
-    let mut text = String::with_capacity(bytes.len() + 16);
+    let mut text = String::with_capacity(plain + 1);
     text.push('l');
-    text.extend(bytes.iter().map(|byte| char::from(*byte)));
+    // Most of it are words, taken as they are.
+    for piece in bytes.chunks(PIECE) {
+        match std::str::from_utf8(piece) {
+            Ok(words) if piece.is_ascii() => text.push_str(words),
+            _ => text.extend(piece.iter().map(|byte| char::from(*byte))),
+        }
+    }
     text
 }
 
@@ -113,8 +122,53 @@ pub(crate) fn to_text(bytes: &[u8]) -> String {
 pub(crate) fn from_text(text: &str) -> Result<Vec<u8>, Error> {
     let bad = || damaged("a text of bytes");
     match text.split_at_checked(1).ok_or_else(bad)? {
-        ("l", rest) => rest.chars().map(|c| u8::try_from(u32::from(c)).map_err(|_| bad())).collect(),
+        ("l", rest) => from_characters(rest.as_bytes()).ok_or_else(bad),
         ("b", rest) => STANDARD.decode_to_vec(rest).map_err(|_| bad()),
         _ => Err(bad()),
+    }
+}
+
+/// The bytes that characters stand for, each one; none when one of them stands for none.
+fn from_characters(text: &[u8]) -> Option<Vec<u8>> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text);
+    while let Some(first) = rest.first() {
+        rest = match first {
+            0..0x80 => {
+                let words = rest.iter().position(|byte| !byte.is_ascii()).unwrap_or(rest.len());
+                let (words, rest) = rest.split_at(words);
+                bytes.extend_from_slice(words);
+                rest
+            }
+            // Two bytes of UTF-8 for one: the last two bits of the first are the first two.
+            0xc2 | 0xc3 => {
+                bytes.push(first << 6 | rest.get(1)? & 0x3f);
+                &rest[2..]
+            }
+            _ => return None,
+        };
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{from_text, to_text};
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_come_back_from_their_text(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200), words in "[ -~]{0,60}") {
+            for bytes in [bytes.clone(), words.clone().into_bytes(), [words.as_bytes(), &bytes[..bytes.len().min(9)], words.as_bytes()].concat()] {
+                proptest::prop_assert_eq!(&from_text(&to_text(&bytes)).unwrap(), &bytes);
+            }
+        }
+
+        #[test]
+        fn any_text_is_refused_or_read(text in "[lb]\\PC{0,60}") {
+            let read = from_text(&text);
+            let is_latin = text.chars().all(|c| u32::from(c) < 0x100);
+            if text.starts_with('l') {
+                proptest::prop_assert_eq!(read.is_ok(), is_latin);
+            }
+        }
     }
 }

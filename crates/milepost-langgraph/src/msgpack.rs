@@ -102,6 +102,28 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
+    /// Those of a map's entries that tell what a message says; the others are passed over.
+    fn fields(&mut self) -> Option<Map<String, Value>> {
+        let Seen::Map(count) = self.next()? else { return None };
+        let mut fields = Map::new();
+        for _ in 0..count {
+            let from = self.at;
+            match self.next()? {
+                Seen::Text(name) if TOLD.contains(&name) => {
+                    fields.insert(name.to_owned(), self.json(0)?);
+                    continue;
+                }
+                Seen::Array(_) | Seen::Map(_) => {
+                    self.at = from;
+                    self.skip()?;
+                }
+                Seen::Text(_) | Seen::Ext(..) | Seen::Other(_) => {}
+            }
+            self.skip()?;
+        }
+        Some(fields)
+    }
+
     fn json(&mut self, depth: usize) -> Option<Value> {
         if depth > MAX_DEPTH {
             return None;
@@ -125,6 +147,9 @@ impl<'a> Reader<'a> {
         })
     }
 }
+
+/// The fields of a message that say who speaks and what is said.
+const TOLD: [&str; 4] = ["role", "type", "content", "tool_calls"];
 
 /// The items of an array; none when the bytes are no array and nothing else.
 pub(crate) fn items(bytes: &[u8]) -> Option<Vec<&[u8]>> {
@@ -215,14 +240,16 @@ const PYDANTIC: [i8; 2] = [4, 5];
 /// A message in one of the forms that agents use; none when it is something else.
 fn said(item: &[u8]) -> Option<Said> {
     let fields = match (Reader { bytes: item, at: 0 }).next()? {
-        Seen::Map(_) => (Reader { bytes: item, at: 0 }).json(0)?,
-        Seen::Ext(kind, inner) if PYDANTIC.contains(&kind) => match (Reader { bytes: inner, at: 0 }).json(0)? {
-            Value::Array(mut parts) if parts.len() >= 3 => parts.swap_remove(2),
-            _ => return None,
-        },
+        Seen::Map(_) => (Reader { bytes: item, at: 0 }).fields()?,
+        Seen::Ext(kind, inner) if PYDANTIC.contains(&kind) => {
+            let mut reader = Reader { bytes: inner, at: 0 };
+            let Seen::Array(3..) = reader.next()? else { return None };
+            reader.skip()?;
+            reader.skip()?;
+            reader.fields()?
+        }
         _ => return None,
     };
-    let Value::Object(fields) = fields else { return None };
     let word = |name: &str| fields.get(name).and_then(Value::as_str);
     let role = match word("role").or_else(|| word("type"))? {
         "human" | "HumanMessageChunk" => Role::User,
