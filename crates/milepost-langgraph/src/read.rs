@@ -220,16 +220,17 @@ impl Saver {
     }
 
     /// The newest of LangGraph's checkpoints up to a session's head, and whether no other mark comes after it.
-    pub(crate) async fn newest_mark(&self, session: SessionId) -> Result<Option<(Record, Position, bool)>> {
+    pub(crate) async fn newest_mark(&self, session: SessionId) -> Result<Option<(Record, Mark, bool)>> {
         let mut limit = 1;
         loop {
             let marks = self.store.marks(session, &MarkQuery { limit: Some(limit), ..MarkQuery::default() }).await?;
-            for (number, mark) in marks.iter().enumerate() {
+            let is_all = marks.len() < limit;
+            for (number, mark) in marks.into_iter().enumerate() {
                 if let Some(record) = record_of(&mark.checkpoint)? {
-                    return Ok(Some((record, mark.at, number == 0)));
+                    return Ok(Some((record, mark, number == 0)));
                 }
             }
-            if marks.len() < limit {
+            if is_all {
                 return Ok(None);
             }
             limit *= 16;
@@ -308,6 +309,13 @@ impl Saver {
             }
         }
         let known = items.of(channel);
+        if let Some(at) = at
+            && !is_known(known)
+            && self.store.backend().timeline(self.store.workspace(), at.timeline).await?.is_none()
+        {
+            // Whoever pruned the thread removed it while it was read: nothing is damaged.
+            return Err(Error::NotFound { what: "timeline", id: at.timeline.to_string() });
+        }
         let item =
             |number: u64| known.get(number as usize).cloned().flatten().ok_or_else(|| damaged("a message of a list"));
         runs.numbers().map(item).collect()

@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use milepost_model::{Channel, CheckpointId, Position, Seq, SessionId, SessionPatch, TimelineId};
-use milepost_store::{Error, NewSession, Result, SessionWriter, Store};
+use milepost_model::{
+    Channel, CheckpointId, EntryKind, Hash, Position, Seq, SessionId, SessionPatch, TimelineId, hash_value,
+};
+use milepost_store::backend::Kinds;
+use milepost_store::{Error, Mark, NewSession, Result, SessionWriter, Store};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
@@ -289,7 +292,11 @@ impl Saver {
         let session = writer.session().await;
         let at = Position { timeline, seq: Seq(length.saturating_sub(1)) };
         let newest = self.newest_mark(session.id).await?;
-        let strays = match self.has_state(at).await? {
+        let is_bare = match &newest {
+            Some((_, mark, true)) => self.is_bare_since(mark, at).await?,
+            _ => false,
+        };
+        let strays = match !is_bare && self.has_state(at).await? {
             true => strays(writer.state().await?.as_value()),
             false => BTreeMap::new(),
         };
@@ -308,12 +315,21 @@ impl Saver {
             adopted: HashMap::new(),
             strays,
         };
-        if let Some((record, at, is_last)) = newest {
+        if let Some((record, Mark { at, .. }, is_last)) = newest {
             view.direct = is_last && at.timeline == timeline;
             view.values = self.values(&record, at).await?;
             view.newest = Some((record, at));
         }
         Ok(view)
+    }
+
+    /// Whether the state was empty at a mark and was not changed since: the mark's hash of it says so, and nothing before it
+    /// need be read.
+    async fn is_bare_since(&self, mark: &Mark, at: Position) -> Result<bool> {
+        if mark.at.timeline != at.timeline || mark.checkpoint.state != Hash(hash_value(&json!({}))) {
+            return Ok(false);
+        }
+        Ok(self.store.entries_at(at, mark.at.seq.next(), Kinds::only(EntryKind::State)).await?.is_empty())
     }
 
     /// Whether the state of a session was ever changed: nearly always it was not.
