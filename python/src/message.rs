@@ -4,14 +4,19 @@
 //! reading it takes. A message that has nothing but texts in it is like every other of the same form, but for those texts. The
 //! first of a form is made by the serializer. What it became is remembered, if one that is made from that is equal to it; the
 //! others are made from that. Whatever is not so plain is the serializer's.
+#![expect(
+    unsafe_code,
+    reason = "a message's own class would check what is set, and a call of Python's costs more than setting"
+)]
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use milepost_langgraph::arrays::{self, Plain};
+use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PySet, PyString};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PySet, PyString, PyTuple, PyType};
 
 /// So many forms are remembered.
 const MAX_FORMS: usize = 256;
@@ -22,13 +27,14 @@ enum Field {
     Text(usize),
     Dict,
     List,
-    /// Something that never changes.
-    Same(Py<PyAny>),
 }
 
 /// How a message of a form is made.
 struct Pattern {
-    class: Py<PyAny>,
+    class: Py<PyType>,
+    /// All of its fields, in order, with what is in every message of the form.
+    same: Py<PyDict>,
+    /// Those that each message has its own of.
     fields: Vec<(Py<PyAny>, Field)>,
     /// The names of the fields that were given.
     given: Py<PyAny>,
@@ -51,7 +57,6 @@ impl Forms {
         let _still = Still::begin(py, items.len())?;
         let mut out: Vec<Option<Bound<'py, PyAny>>> = Vec::with_capacity(items.len());
         let mut left = Vec::new();
-        let setattr = py.import("builtins")?.getattr("object")?.getattr("__setattr__")?;
         for (number, item) in items.iter().enumerate() {
             let plain = if quick { arrays::plain(item) } else { None };
             let Some(plain) = plain else {
@@ -61,11 +66,11 @@ impl Forms {
             };
             let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&plain.form).cloned();
             let made = match known {
-                Some(Some(pattern)) => Some(pattern.make(py, &plain, &setattr)?),
+                Some(Some(pattern)) => Some(pattern.make(py, &plain)?),
                 Some(None) => None,
                 None => {
                     let object = load(py, &[item], loads)?.get_item(0)?;
-                    self.learn(&object, plain, &setattr)?;
+                    self.learn(&object, plain)?;
                     Some(object)
                 }
             };
@@ -83,10 +88,10 @@ impl Forms {
         PyList::new(py, out.into_iter().flatten())
     }
 
-    fn learn<'py>(&self, object: &Bound<'py, PyAny>, plain: Plain<'_>, setattr: &Bound<'py, PyAny>) -> PyResult<()> {
+    fn learn(&self, object: &Bound<'_, PyAny>, plain: Plain<'_>) -> PyResult<()> {
         let py = object.py();
         let pattern = match Pattern::of(object, &plain) {
-            Some(pattern) if pattern.make(py, &plain, setattr)?.eq(object)? => Some(Arc::new(pattern)),
+            Some(pattern) if pattern.make(py, &plain)?.eq(object)? => Some(Arc::new(pattern)),
             _ => None,
         };
         let mut forms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,6 +152,7 @@ impl Pattern {
         {
             return None;
         }
+        let same = dict.copy().ok()?;
         let mut fields = Vec::with_capacity(dict.len());
         for (name, value) in dict.iter() {
             let known: String = name.extract().ok()?;
@@ -168,38 +174,59 @@ impl Pattern {
                     || value.is_exact_instance_of::<PyBool>()
                     || value.is_exact_instance_of::<PyInt>() =>
                 {
-                    Field::Same(value.unbind())
+                    continue;
                 }
                 None => return None,
             };
+            same.set_item(&name, py.None()).ok()?;
             fields.push((name.unbind(), field));
         }
-        Some(Self { class: object.get_type().into_any().unbind(), fields, given: given.into_any().unbind(), has_extra })
+        let class = object.get_type().unbind();
+        Some(Self { class, same: same.unbind(), fields, given: given.into_any().unbind(), has_extra })
     }
 
-    fn make<'py>(
-        &self,
-        py: Python<'py>,
-        plain: &Plain<'_>,
-        setattr: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let dict = PyDict::new(py);
+    fn make<'py>(&self, py: Python<'py>, plain: &Plain<'_>) -> PyResult<Bound<'py, PyAny>> {
+        let dict = self.same.bind(py).copy()?;
         for (name, field) in &self.fields {
             match field {
                 Field::Text(number) => dict.set_item(name, plain.texts.get(*number).map(|(_, text)| *text))?,
                 Field::Dict => dict.set_item(name, PyDict::new(py))?,
                 Field::List => dict.set_item(name, PyList::empty(py))?,
-                Field::Same(value) => dict.set_item(name, value)?,
             }
         }
-        let class = self.class.bind(py);
-        let object = class.call_method1(intern!(py, "__new__"), (class,))?;
+        let object = bare(self.class.bind(py))?;
         let extra = if self.has_extra { PyDict::new(py).into_any() } else { py.None().into_bound(py) };
-        let given = self.given.bind(py).call_method0(intern!(py, "copy"))?;
-        setattr.call1((&object, intern!(py, "__dict__"), dict))?;
-        setattr.call1((&object, intern!(py, "__pydantic_fields_set__"), given))?;
-        setattr.call1((&object, intern!(py, "__pydantic_extra__"), extra))?;
-        setattr.call1((&object, intern!(py, "__pydantic_private__"), py.None()))?;
+        // SAFETY: what is given lives, and a new reference to a copy is given.
+        let given = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PySet_New(self.given.as_ptr()))? };
+        set(&object, intern!(py, "__dict__"), &dict)?;
+        set(&object, intern!(py, "__pydantic_fields_set__"), &given)?;
+        set(&object, intern!(py, "__pydantic_extra__"), &extra)?;
+        set(&object, intern!(py, "__pydantic_private__"), py.None().bind(py))?;
         Ok(object)
+    }
+}
+
+/// An object of a class without anything in it: what `cls.__new__(cls)` gives.
+fn bare<'py>(class: &Bound<'py, PyType>) -> PyResult<Bound<'py, PyAny>> {
+    let py = class.py();
+    // SAFETY: the class lives. What it has in this place is of this type, or nothing.
+    let new: Option<ffi::newfunc> =
+        unsafe { std::mem::transmute(ffi::PyType_GetSlot(class.as_type_ptr(), ffi::Py_tp_new)) };
+    match new {
+        // SAFETY: it is called as the interpreter calls it, and gives a new reference or an exception.
+        Some(new) => unsafe {
+            let nothing = PyTuple::empty(py);
+            Bound::from_owned_ptr_or_err(py, new(class.as_type_ptr(), nothing.as_ptr(), std::ptr::null_mut()))
+        },
+        None => class.call_method1(intern!(py, "__new__"), (class,)),
+    }
+}
+
+/// Sets an attribute as `object.__setattr__` does, whatever the object's class says to that.
+fn set(object: &Bound<'_, PyAny>, name: &Bound<'_, PyString>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    // SAFETY: all three live, and whoever has them has the interpreter.
+    match unsafe { ffi::PyObject_GenericSetAttr(object.as_ptr(), name.as_ptr(), value.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(PyErr::fetch(object.py())),
     }
 }
