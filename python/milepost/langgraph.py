@@ -203,8 +203,9 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Keeps a checkpoint; returns when it is durable."""
-        self._put(None, config, checkpoint, metadata)
-        return _config(*_place(config), checkpoint["id"])
+        thread, namespace = _place(config)
+        self._put(None, config, thread, namespace, checkpoint, metadata)
+        return _config(thread, namespace, checkpoint["id"])
 
     async def aput(
         self,
@@ -214,27 +215,30 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """The same with an event loop."""
-        await self._put(asyncio.get_running_loop(), config, checkpoint, metadata)
-        return _config(*_place(config), checkpoint["id"])
+        thread, namespace = _place(config)
+        await self._put(asyncio.get_running_loop(), config, thread, namespace, checkpoint, metadata)
+        return _config(thread, namespace, checkpoint["id"])
 
     def _put(
         self,
         loop: asyncio.AbstractEventLoop | None,
         config: RunnableConfig,
+        thread: str,
+        namespace: str,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
     ) -> Any:
-        skeleton = cast(dict[str, Any], checkpoint.copy())
+        skeleton: dict[str, Any] = {**checkpoint}
         values = skeleton.pop("channel_values")
-        told = json.dumps(get_checkpoint_metadata(config, metadata), ensure_ascii=False)
         return self._inner.put(
             loop,
             self.serde.dumps_typed,
-            *_place(config),
+            thread,
+            namespace,
             get_checkpoint_id(config),
             checkpoint["id"],
             skeleton,
-            told.encode("utf-8", "ignore").decode(),
+            _to_json(get_checkpoint_metadata(config, metadata)).encode("utf-8", "ignore"),
             values,
             checkpoint.get("channel_versions") or {},
             self.strict,
@@ -368,6 +372,9 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         """Versions of channels: a number that goes up, and something that tells forks apart."""
         number = 0 if current is None else current if isinstance(current, int) else int(current.split(".")[0])
         return f"{number + 1:032}.{random.random():016}"
+
+
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _give(checkpoint: Checkpoint, values: dict[str, Any]) -> None:

@@ -105,6 +105,10 @@ impl Place {
 
     /// LangGraph's threads in this store.
     pub async fn saver(&self) -> Outcome<Saver> {
+        // It goes before the store does.
+        if let Some(saver) = &*lock(&self.saver) {
+            return Ok(saver.clone());
+        }
         let engine = self.engine().await?;
         Ok(lock(&self.saver).get_or_insert_with(|| Saver::new(engine.store().clone())).clone())
     }

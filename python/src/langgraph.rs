@@ -7,14 +7,14 @@ use milepost_langgraph::{
     Found, FoundValue, Import, Listing, NewCheckpoint, NewValue, NewWrite, NewWrites, Part, ThreadKey, arrays,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use serde_json::Value;
 
 use crate::convert::to_json;
 use crate::engine::{Engine, Place};
 use crate::message::Forms;
 use crate::run::run;
-use crate::snapshot::Snapshot;
+use crate::snapshot::Snapshots;
 
 /// So many threads' newest values are remembered.
 const REMEMBERED: usize = 128;
@@ -24,7 +24,58 @@ struct Seen {
     checkpoint: String,
     versions: Py<PyDict>,
     names: Vec<String>,
-    lists: HashMap<String, Vec<Snapshot>>,
+    lists: HashMap<String, Snapshots>,
+    written: Written,
+}
+
+/// Items of lists that tasks wrote for the next checkpoint, as the serializer wrote them: those that come back in it as they
+/// were need not be serialised once more.
+#[derive(Default)]
+struct Written {
+    items: Snapshots,
+    bytes: Vec<Vec<u8>>,
+    total: usize,
+}
+
+/// So many items that were written are remembered, and so many bytes of them.
+const WRITTEN_ITEMS: usize = 64;
+const WRITTEN_BYTES: usize = 1 << 20;
+
+impl Written {
+    /// Serialises a value that was written; the items of a list are remembered.
+    fn dumps(&mut self, serializer: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<(String, Vec<u8>)> {
+        let list = value.cast_exact::<PyList>().ok().filter(|list| list.len() <= WRITTEN_ITEMS);
+        let Some(list) = list else { return dumps(serializer, value) };
+        // Looked at first: what someone changes meanwhile is not what it was.
+        let mut items = Snapshots::default();
+        list.iter().for_each(|item| items.push(&item));
+        let (word, bytes) = dumps(serializer, value)?;
+        if let Some(cut) = arrays::items(&bytes)
+            && word == "msgpack"
+            && cut.len() == items.len()
+            && items.are_of(list)
+        {
+            let total = bytes.len();
+            drop(self.join(Self { items, bytes: cut.into_iter().map(<[u8]>::to_vec).collect(), total }));
+        }
+        Ok((word, bytes))
+    }
+
+    /// Adds what another task wrote, if there is room for it; else gives it back.
+    fn join(&mut self, other: Self) -> Option<Self> {
+        if self.bytes.len() + other.bytes.len() > WRITTEN_ITEMS || self.total + other.total > WRITTEN_BYTES {
+            return Some(other);
+        }
+        self.items.append(other.items);
+        self.bytes.extend(other.bytes);
+        self.total += other.total;
+        None
+    }
+
+    /// The place of an object that is still what it was when it was written.
+    fn find(&self, object: &Bound<'_, PyAny>) -> Option<usize> {
+        (0..self.bytes.len()).find(|at| self.items.is_still(*at, object))
+    }
 }
 
 type All = Arc<Mutex<HashMap<(String, String), Seen>>>;
@@ -54,6 +105,17 @@ fn remember(seen: &All, key: (String, String), new: Seen) {
     drop((forgotten, replaced));
 }
 
+/// Keeps what was written for the checkpoint after the one that was seen last.
+fn note(seen: &All, key: &(String, String), checkpoint: &str, written: Written) {
+    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let left = match seen.get_mut(key).filter(|known| known.checkpoint == checkpoint) {
+        Some(known) => known.written.join(written),
+        None => Some(written),
+    };
+    drop(seen);
+    drop(left);
+}
+
 /// What the serializer makes of an object: its word and the bytes.
 fn dumps(dumps: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<(String, Vec<u8>)> {
     let (word, bytes): (String, Bound<'_, PyAny>) = dumps.call1((value,))?.extract()?;
@@ -67,54 +129,60 @@ fn dumps(dumps: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<(String
 /// A list against what it was: which items are still there, and what the others are.
 fn compare(
     list: &Bound<'_, PyList>,
-    mut old: Vec<Snapshot>,
+    mut old: Snapshots,
+    written: &Written,
     serializer: &Bound<'_, PyAny>,
-) -> PyResult<Option<(Vec<Part>, Vec<Snapshot>)>> {
+) -> PyResult<Option<(Vec<Part>, Snapshots)>> {
     let py = list.py();
     let length = list.len();
-    let front = Snapshot::front(list, &old);
+    let front = old.front(list);
     let longest = length.min(old.len()) - front;
     let mut back = 0;
-    while back < longest && old[old.len() - back - 1].is_still(&list.get_item(length - back - 1)?) {
+    while back < longest && old.is_still(old.len() - back - 1, &list.get_item(length - back - 1)?) {
         back += 1;
     }
     // What is at the front stays where it is: most often that is everything.
     let (kept, rest) = (old.len(), old.split_off(front));
     let mut items = old;
     let middle = rest.len() - back;
-    let between: HashMap<usize, usize> =
-        rest[..middle].iter().enumerate().map(|(at, item)| (item.root() as usize, at)).collect();
-    let new = PyList::empty(py);
+    let between: HashMap<usize, usize> = (0..middle).map(|at| (rest.root(at) as usize, at)).collect();
+    let (new, mut missing) = (PyList::empty(py), Vec::new());
     let mut parts = Vec::new();
     if front > 0 {
         parts.push(Part::Kept { from: 0, to: front });
     }
     for at in front..length - back {
         let object = list.get_item(at)?;
-        let known = between.get(&(object.as_ptr() as usize)).filter(|known| rest[**known].is_still(&object));
+        let known = between.get(&(object.as_ptr() as usize)).filter(|known| rest.is_still(**known, &object));
         match known {
             Some(known) => {
-                items.push(rest[*known].again(py));
+                items.push_again(py, &rest, *known);
                 parts.push(Part::Kept { from: front + known, to: front + known + 1 });
             }
-            None => {
-                new.append(&object)?;
-                items.push(Snapshot::new(&object));
-                parts.push(Part::New(Vec::new()));
-            }
+            None => match written.find(&object) {
+                Some(place) => {
+                    items.push_again(py, &written.items, place);
+                    parts.push(Part::New(written.bytes[place].clone()));
+                }
+                None => {
+                    new.append(&object)?;
+                    items.push(&object);
+                    missing.push(parts.len());
+                    parts.push(Part::New(Vec::new()));
+                }
+            },
         }
     }
     if back > 0 {
         parts.push(Part::Kept { from: kept - back, to: kept });
-        items.extend(rest[middle..].iter().map(|item| item.again(py)));
+        (middle..rest.len()).for_each(|at| items.push_again(py, &rest, at));
     }
     if !new.is_empty() {
         let (word, bytes) = dumps(serializer, &new)?;
         let Some(cut) = arrays::items(&bytes).filter(|cut| word == "msgpack" && cut.len() == new.len()) else {
             return Ok(None);
         };
-        let places = parts.iter_mut().filter_map(|part| if let Part::New(place) = part { Some(place) } else { None });
-        places.zip(cut).for_each(|(place, item)| *place = item.to_vec());
+        missing.into_iter().zip(cut).for_each(|(place, item)| parts[place] = Part::New(item.to_vec()));
     }
     Ok(Some((parts, items)))
 }
@@ -123,7 +191,7 @@ impl Seen {
     /// Copies of the items that a list had, if they are still what they were: quicker than to read them.
     fn copies<'py>(&mut self, py: Python<'py>, channel: &str, length: usize) -> Option<Bound<'py, PyList>> {
         let old = self.lists.get_mut(channel).filter(|old| old.len() == length)?;
-        let (copies, next): (Vec<_>, Vec<_>) = old.iter().map(|item| item.copy(py)).collect::<Option<_>>()?;
+        let (copies, next) = old.copies(py)?;
         *old = next;
         PyList::new(py, copies).ok()
     }
@@ -172,7 +240,7 @@ impl LangGraph {
         parent: Option<String>,
         id: String,
         skeleton: Bound<'py, PyDict>,
-        metadata: Bound<'py, PyString>,
+        metadata: Bound<'py, PyBytes>,
         values: Bound<'py, PyDict>,
         versions: Bound<'py, PyDict>,
         strict: bool,
@@ -187,7 +255,9 @@ impl LangGraph {
             versions: versions.clone().unbind(),
             names: Vec::new(),
             lists: HashMap::new(),
+            written: Written::default(),
         };
+        let written = seen.as_mut().map(|seen| std::mem::take(&mut seen.written)).unwrap_or_default();
         for (channel, value) in values.iter() {
             let channel: String = channel.extract()?;
             let old = seen.as_mut().and_then(|seen| seen.lists.remove(&channel));
@@ -203,7 +273,7 @@ impl LangGraph {
                     next.lists.extend(old.map(|old| (channel.clone(), old)));
                     NewValue::Same
                 }
-                Ok(list) => match compare(list, old.unwrap_or_default(), &serializer)? {
+                Ok(list) => match compare(list, old.unwrap_or_default(), &written, &serializer)? {
                     Some((parts, items)) => {
                         next.lists.insert(channel.clone(), items);
                         NewValue::List(parts)
@@ -222,7 +292,7 @@ impl LangGraph {
             new_values.push((channel, new));
         }
         let skeleton = dumps(&serializer, &skeleton)?;
-        let metadata = metadata.to_str()?.as_bytes().to_vec();
+        let metadata = metadata.as_bytes().to_vec();
         let key = ThreadKey::new(thread, namespace);
         let new = NewCheckpoint { id, parent, skeleton, metadata, values: new_values };
         let place = Arc::clone(&self.place);
@@ -250,9 +320,13 @@ impl LangGraph {
         writes: Vec<(i64, String, Bound<'py, PyAny>)>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let mut all = Vec::with_capacity(writes.len());
+        let mut written = Written::default();
         for (index, channel, value) in writes {
-            let (word, bytes) = dumps(&serializer, &value)?;
+            let (word, bytes) = written.dumps(&serializer, &value)?;
             all.push(NewWrite { index, channel, word, bytes });
+        }
+        if !written.bytes.is_empty() {
+            note(&self.seen, &(thread.clone(), namespace.clone()), &checkpoint, written);
         }
         let key = ThreadKey::new(thread, namespace);
         let new = NewWrites { checkpoint, task, path, replace, writes: all };
@@ -311,14 +385,19 @@ impl LangGraph {
         let versions = versions.cast::<PyDict>()?.copy()?.unbind();
         let name = (thread, namespace);
         let mut before = take(&self.seen, &name).filter(|before| before.checkpoint == id);
-        let mut seen = Seen { checkpoint: id, versions, names: Vec::new(), lists: HashMap::new() };
+        let mut seen =
+            Seen { checkpoint: id, versions, names: Vec::new(), lists: HashMap::new(), written: Written::default() };
         for (channel, value) in values.cast::<PyDict>()?.iter() {
             let channel: String = channel.extract()?;
             if let Ok(list) = value.cast_exact::<PyList>() {
                 // Copies that were made of what was seen have been looked at.
                 let known = before.as_mut().and_then(|before| before.lists.remove(&channel));
-                let known = known.filter(|known| Snapshot::are_of(list, known));
-                let items = known.unwrap_or_else(|| list.iter().map(|item| Snapshot::new(&item)).collect());
+                let known = known.filter(|known| known.are_of(list));
+                let items = known.unwrap_or_else(|| {
+                    let mut items = Snapshots::default();
+                    list.iter().for_each(|item| items.push(&item));
+                    items
+                });
                 seen.lists.insert(channel.clone(), items);
             }
             seen.names.push(channel);

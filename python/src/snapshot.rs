@@ -27,91 +27,137 @@ const TUPLE: u32 = 3;
 const FIELDS: u32 = 4;
 const KINDS: u32 = 3;
 
-/// What an object was made of when it was looked at.
-pub(crate) struct Snapshot {
-    /// The object, and its parts in the order in which they are come upon. Kept alive.
+/// One that cannot be looked into.
+const CLOSED: u32 = 5;
+
+/// What the items of a list were made of when they were looked at. All of them lie one behind the other: they are walked
+/// through from the first to the last, and what lies apart is waited for.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    /// Each item, and behind it its parts in the order in which they are come upon. Kept alive.
     parts: Vec<Py<PyAny>>,
-    /// What each part is; none when the object cannot be looked into.
-    kinds: Option<Vec<u32>>,
+    /// What each part is.
+    kinds: Vec<u32>,
+    /// Where each item begins.
+    starts: Vec<usize>,
 }
 
-impl Snapshot {
-    pub fn new(object: &Bound<'_, PyAny>) -> Self {
-        let mut taken = Taken { parts: Vec::new(), kinds: Vec::new() };
-        match taken.add(object, 0) {
-            Some(()) => Self { parts: taken.parts, kinds: Some(taken.kinds) },
-            None => Self { parts: vec![object.clone().unbind()], kinds: None },
+impl Snapshots {
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// The parts of an item.
+    fn range(&self, at: usize) -> std::ops::Range<usize> {
+        let end = self.starts.get(at + 1).copied().unwrap_or(self.parts.len());
+        self.starts.get(at).copied().unwrap_or(end)..end
+    }
+
+    /// Takes an item's snapshot.
+    pub fn push(&mut self, object: &Bound<'_, PyAny>) {
+        let start = self.parts.len();
+        self.starts.push(start);
+        let mut taken = Taken { parts: &mut self.parts, kinds: &mut self.kinds, start };
+        if taken.add(object, 0).is_none() {
+            self.parts.truncate(start);
+            self.kinds.truncate(start);
+            self.parts.push(object.clone().unbind());
+            self.kinds.push(CLOSED);
         }
     }
 
-    /// The object.
-    pub fn root(&self) -> *mut ffi::PyObject {
-        self.parts.first().map_or(ptr::null_mut(), Py::as_ptr)
+    /// Adds an item of others.
+    pub fn push_again(&mut self, py: Python<'_>, others: &Self, at: usize) {
+        let range = others.range(at);
+        self.starts.push(self.parts.len());
+        self.parts.extend(others.parts[range.clone()].iter().map(|part| part.clone_ref(py)));
+        self.kinds.extend_from_slice(&others.kinds[range]);
     }
 
-    /// Whether an object is this one, and still what it was.
-    pub fn is_still(&self, object: &Bound<'_, PyAny>) -> bool {
+    /// Adds all of others' items.
+    pub fn append(&mut self, mut others: Self) {
+        let begin = self.parts.len();
+        self.starts.extend(others.starts.iter().map(|start| begin + start));
+        self.parts.append(&mut others.parts);
+        self.kinds.append(&mut others.kinds);
+    }
+
+    /// Keeps the first items, and gives the others.
+    pub fn split_off(&mut self, at: usize) -> Self {
+        let begin = self.range(at).start;
+        let mut starts = self.starts.split_off(at);
+        starts.iter_mut().for_each(|start| *start -= begin);
+        Self { parts: self.parts.split_off(begin), kinds: self.kinds.split_off(begin), starts }
+    }
+
+    /// An item's object.
+    pub fn root(&self, at: usize) -> *mut ffi::PyObject {
+        self.parts.get(self.range(at).start).map_or(ptr::null_mut(), Py::as_ptr)
+    }
+
+    /// Whether an object is an item, and still what it was.
+    pub fn is_still(&self, at: usize, object: &Bound<'_, PyAny>) -> bool {
         // SAFETY: the object lives, and whoever has it has the interpreter.
-        unsafe { self.is_still_at(object.as_ptr()) }
+        unsafe { self.walk(at).is_same(object.as_ptr()) }
     }
 
-    /// # Safety
-    /// The pointer is to a living object, and the caller has the interpreter.
-    unsafe fn is_still_at(&self, object: *mut ffi::PyObject) -> bool {
-        let Some(kinds) = &self.kinds else { return false };
-        let mut walk = Walk { parts: self.parts.iter(), kinds: kinds.iter() };
-        // SAFETY: as the caller says.
-        unsafe { walk.is_same(object) }
+    /// A way through the snapshots from an item on.
+    fn walk(&self, at: usize) -> Walk<'_> {
+        let start = self.range(at).start;
+        Walk { parts: self.parts[start..].iter(), kinds: self.kinds[start..].iter() }
     }
 
     /// How many of the first items of a list are still what they were.
-    pub fn front(list: &Bound<'_, PyList>, old: &[Self]) -> usize {
-        let is_same = |(at, old): &(usize, &Self)| {
+    pub fn front(&self, list: &Bound<'_, PyList>) -> usize {
+        let mut walk = self.walk(0);
+        let is_same = |at: &usize| {
             // SAFETY: the place is within the list; what lies there lives as long as the list is not changed, and nothing
-            // that runs here changes it.
-            unsafe { old.is_still_at(ffi::PyList_GetItem(list.as_ptr(), at.cast_signed())) }
+            // that runs here changes it. An item that is the same was walked through to its end.
+            unsafe { walk.is_same(ffi::PyList_GetItem(list.as_ptr(), at.cast_signed())) }
         };
-        old.iter().take(list.len()).enumerate().take_while(is_same).count()
+        (0..self.len().min(list.len())).take_while(is_same).count()
     }
 
     /// Whether these are the objects of a list, whatever became of them.
-    pub fn are_of(list: &Bound<'_, PyList>, old: &[Self]) -> bool {
-        let is_same = |(at, old): (usize, &Self)| {
+    pub fn are_of(&self, list: &Bound<'_, PyList>) -> bool {
+        let is_same = |at: usize| {
             // SAFETY: as above.
-            unsafe { old.root() == ffi::PyList_GetItem(list.as_ptr(), at.cast_signed()) }
+            unsafe { self.root(at) == ffi::PyList_GetItem(list.as_ptr(), at.cast_signed()) }
         };
-        list.len() == old.len() && old.iter().enumerate().all(is_same)
+        list.len() == self.len() && (0..self.len()).all(is_same)
     }
 
-    /// A copy of the object that shares nothing that can change, with a snapshot of it. None when the object changed, or is
+    /// Copies of the objects that share nothing that can change, with snapshots of them. None when one of them changed, or is
     /// something else than a dictionary of texts and numbers.
-    pub fn copy<'py>(&self, py: Python<'py>) -> Option<(Bound<'py, PyAny>, Self)> {
-        let (object, kinds) = (self.parts.first()?.bind(py), self.kinds.as_ref()?);
-        let dict = object.cast_exact::<PyDict>().ok()?;
-        if kinds.iter().skip(1).any(|kind| *kind != LEAF) || !self.is_still(object) {
-            return None;
-        }
-        let copy = dict.copy().ok()?.into_any();
+    pub fn copies<'py>(&self, py: Python<'py>) -> Option<(Vec<Bound<'py, PyAny>>, Self)> {
+        let mut copies = Vec::with_capacity(self.len());
         let mut parts = Vec::with_capacity(self.parts.len());
-        parts.push(copy.clone().unbind());
-        parts.extend(self.parts.iter().skip(1).map(|part| part.clone_ref(py)));
-        Some((copy, Self { parts, kinds: Some(kinds.clone()) }))
-    }
-
-    pub fn again(&self, py: Python<'_>) -> Self {
-        Self { parts: self.parts.iter().map(|part| part.clone_ref(py)).collect(), kinds: self.kinds.clone() }
+        for at in 0..self.len() {
+            let range = self.range(at);
+            let object = self.parts.get(range.start)?.bind(py);
+            let dict = object.cast_exact::<PyDict>().ok()?;
+            if self.kinds[range.clone()].iter().skip(1).any(|kind| *kind != LEAF) || !self.is_still(at, object) {
+                return None;
+            }
+            let copy = dict.copy().ok()?.into_any();
+            parts.push(copy.clone().unbind());
+            parts.extend(self.parts[range].iter().skip(1).map(|part| part.clone_ref(py)));
+            copies.push(copy);
+        }
+        Some((copies, Self { parts, kinds: self.kinds.clone(), starts: self.starts.clone() }))
     }
 }
 
 /// A snapshot in the making.
-struct Taken {
-    parts: Vec<Py<PyAny>>,
-    kinds: Vec<u32>,
+struct Taken<'a> {
+    parts: &'a mut Vec<Py<PyAny>>,
+    kinds: &'a mut Vec<u32>,
+    start: usize,
 }
 
-impl Taken {
+impl Taken<'_> {
     fn push(&mut self, object: &Bound<'_, PyAny>, kind: u32, parts: usize) -> Option<()> {
-        if self.parts.len() >= MAX_PARTS {
+        if self.parts.len() - self.start >= MAX_PARTS {
             return None;
         }
         self.parts.push(object.clone().unbind());
@@ -182,7 +228,7 @@ fn is_leaf(object: &Bound<'_, PyAny>) -> bool {
         || object.is_exact_instance_of::<PyBytes>()
 }
 
-/// A way through a snapshot beside the object.
+/// A way through snapshots beside the objects.
 struct Walk<'a> {
     parts: Iter<'a, Py<PyAny>>,
     kinds: Iter<'a, u32>,
@@ -192,11 +238,17 @@ impl Walk<'_> {
     /// # Safety
     /// The pointer is to a living object, and the caller has the interpreter. No code of Python's own runs in here: nothing
     /// changes while it is looked at.
+    #[inline(always)]
     unsafe fn is_same(&mut self, object: *mut ffi::PyObject) -> bool {
         let (Some(part), Some(kind)) = (self.parts.next(), self.kinds.next()) else { return false };
-        if part.as_ptr() != object {
-            return false;
-        }
+        // SAFETY: it is the same object, of which the caller says that it lives.
+        part.as_ptr() == object && (*kind == LEAF || unsafe { self.has_same_parts(object, *kind) })
+    }
+
+    /// # Safety
+    /// As above, of an object that the snapshot holds.
+    #[inline(never)]
+    unsafe fn has_same_parts(&mut self, object: *mut ffi::PyObject, kind: u32) -> bool {
         let count = (kind >> KINDS) as isize;
         // SAFETY: the part is what the snapshot says, since an object's type does not change in these; it lives, because
         // the snapshot holds it, and so do its items, because it holds them.
@@ -209,7 +261,7 @@ impl Walk<'_> {
                 }
                 TUPLE => (0..count).all(|at| self.is_same(ffi::PyTuple_GetItem(object, at))),
                 FIELDS => self.has_same_fields(object, count > 0),
-                _ => true,
+                _ => false,
             }
         }
     }
@@ -219,15 +271,13 @@ impl Walk<'_> {
     unsafe fn is_same_dict(&mut self, dict: *mut ffi::PyObject, count: isize) -> bool {
         // SAFETY: as the caller says; keys and values are lent by the dictionary, which nothing changes meanwhile.
         unsafe {
-            let mut left = count;
-            let (mut at, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
-            while ffi::PyDict_Next(dict, &mut at, &mut key, &mut value) != 0 {
-                left -= 1;
-                if left < 0 || !self.is_same(key) || !self.is_same(value) {
-                    return false;
-                }
+            if ffi::PyDict_Size(dict) != count {
+                return false;
             }
-            left == 0
+            let (mut at, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
+            (0..count).all(|_| {
+                ffi::PyDict_Next(dict, &mut at, &mut key, &mut value) != 0 && self.is_same(key) && self.is_same(value)
+            })
         }
     }
 

@@ -18,6 +18,7 @@ from conftest import new_workspace, store_url
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from milepost.langgraph import MilepostSaver
@@ -76,6 +77,41 @@ def test_a_message_changed_in_place_is_stored_anew(saver: MilepostSaver, mutate:
     assert messages != before
     assert values(saver, second)["messages"] == messages
     assert values(saver, first)["messages"] == before
+
+
+@pytest.mark.parametrize("mutate", [mutate_content, mutate_extra, mutate_call, mutate_metadata])
+def test_a_message_changed_after_it_was_written_is_stored_as_it_is_now(saver: MilepostSaver, mutate: Any) -> None:
+    call = {"name": "f", "args": {"q": "one"}, "id": "c"}
+    make = lambda n: AIMessage(content=f"text {n}", id=str(n), tool_calls=[call], additional_kwargs={"deep": {"list": [{"x": 1}]}})
+    messages = [copy.deepcopy(make(number)) for number in range(3)]
+    first = put(saver, {"messages": messages[:1]})
+    saver.put_writes(first, [("messages", messages[1:2])], "one")
+    saver.put_writes(first, [("messages", messages[2:])], "two")
+    written = copy.deepcopy(messages)
+    mutate(messages[2])
+    second = put(saver, {"messages": messages}, first)
+    assert messages != written
+    assert values(saver, second)["messages"] == messages
+    found = saver.get_tuple(first)
+    assert found is not None and found.pending_writes == [("one", "messages", written[1:2]), ("two", "messages", written[2:])]
+
+
+def test_a_message_that_was_written_is_not_serialised_again(sqlite_url: str) -> None:
+    counted: list[Any] = []
+
+    class Counting(JsonPlusSerializer):
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            counted.extend(item for item in obj if isinstance(item, AIMessage)) if isinstance(obj, list) else None
+            return super().dumps_typed(obj)
+
+    messages = [AIMessage(content=f"text {number}", id=str(number)) for number in range(4)]
+    with MilepostSaver(sqlite_url, serde=Counting()) as saver:
+        first = put(saver, {"messages": messages[:1]})
+        saver.put_writes(first, [("messages", messages[1:2])], "one")
+        saver.put_writes(first, [("messages", messages[2:3])], "two")
+        second = put(saver, {"messages": messages}, first)
+        assert [message.id for message in counted] == ["0", "1", "2", "3"]
+        assert values(saver, second)["messages"] == messages
 
 
 def test_values_changed_in_place_are_stored_anew(saver: MilepostSaver) -> None:
