@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use milepost_model::{Session, SessionId, SessionPatch};
-use milepost_store::{Append, Claim, DeleteMode, Error, NewSession, Result, SessionWriter};
+use milepost_store::{Append, Claim, DeleteMode, Error, NewSession, Receipt, Result, SessionWriter};
 use serde_json::Value;
 
 use crate::read::{Found, FoundValue, FoundWrite, Marked};
@@ -13,8 +13,8 @@ use crate::write::{NewCheckpoint, NewValue, NewWrite, NewWrites, Part};
 const HOLDER: &str = "LangGraph's adapter";
 /// How often a thread is pruned again when others write to it meanwhile.
 const TRIES: usize = 16;
-/// How often a session is left again when others write to it at the same moment.
-const LEAVE_TRIES: usize = 256;
+/// How often a session is flagged again when others write to it at the same moment.
+const FLAG_TRIES: usize = 256;
 
 fn claim() -> Claim {
     Claim::new(HOLDER).take_over()
@@ -165,8 +165,7 @@ impl Saver {
                 }
             }
             if let Some(new) = new {
-                new.append(Append::new().patch(flag(BUILDING, Value::Null))).await?;
-                new.release().await?;
+                show(new).await?;
             }
             return self.leave(key, session, source.length + 1, gone).await;
         }
@@ -223,13 +222,7 @@ impl Saver {
     async fn leave(&self, key: &ThreadKey, session: SessionId, length: u64, gone: &BTreeSet<String>) -> Result<()> {
         let old = self.store.join(session).await?;
         // From here on whoever has an older view of it is refused, and finds the new one.
-        let mut tries = 0;
-        let left = loop {
-            match old.append(Append::new().patch(flag(LEFT, Value::Bool(true)))).await {
-                Err(Error::Conflict(_)) if tries < LEAVE_TRIES => tries += 1,
-                outcome => break outcome?,
-            }
-        };
+        let left = set_flag(&old, LEFT, Value::Bool(true)).await?;
         if left.first.seq.0 != length {
             let source = self.view(old).await?;
             // The thread's own place is the caller's.
@@ -262,6 +255,23 @@ impl Saver {
             }
         }
         Ok(())
+    }
+}
+
+/// Shows a session that was made a thread's. Others know it already, and may write to it.
+async fn show(new: SessionWriter) -> Result<()> {
+    set_flag(&new, BUILDING, Value::Null).await?;
+    new.release().await
+}
+
+/// Flags a session that others write to meanwhile.
+async fn set_flag(writer: &SessionWriter, name: &str, value: Value) -> Result<Receipt> {
+    let mut tries = 0;
+    loop {
+        match writer.append(Append::new().patch(flag(name, value.clone()))).await {
+            Err(Error::Conflict(_)) if tries < FLAG_TRIES => tries += 1,
+            outcome => return outcome,
+        }
     }
 }
 
@@ -423,14 +433,17 @@ mod tests {
         *late.slot(&scene.key).await = Some(late.load(session).await.unwrap());
         scene.write(&late, "2", "late").await;
         scene.put(&late, "3", Some("2")).await;
-        new.release().await.unwrap();
+        // And one that finds the new one before it is shown.
+        let quick = Saver::new(scene.saver.store.clone());
+        scene.write(&quick, "2", "quick").await;
+        super::show(new).await.unwrap();
         scene.saver.leave(&scene.key, session, source.length + 1, &only("1")).await.unwrap();
         for saver in [Saver::new(scene.saver.store.clone()), late] {
             let found = saver.get(&scene.key, None).await.unwrap().unwrap();
             assert_eq!((found.id.as_str(), found.parent.as_deref()), ("3", Some("2")));
             let found = saver.get(&scene.key, Some("2")).await.unwrap().unwrap();
             let tasks: Vec<&str> = found.writes.iter().map(|write| write.task.as_str()).collect();
-            assert_eq!(tasks, ["early", "late"]);
+            assert_eq!(tasks, ["early", "late", "quick"]);
             assert!(saver.get(&scene.key, Some("1")).await.unwrap().is_none());
             // And it goes on in the new one.
             scene.write(&saver, "3", "more").await;

@@ -472,7 +472,7 @@ fn the_parts_of_steps_tell_their_times_and_outcomes() {
     assert_eq!(of("mend/round_1.mend/turn_1.1.shell")["stdout"], json!("made\n"));
     assert_eq!(of("mend/round_1.mend/turn_2"), json!({"text": "It is there now.", "calls": []}));
     assert_eq!(of("sub/look")["stdout"], json!("found it\n"));
-    let shown = place.run(&["steps", "last"]).out;
+    let shown = Ran::of(place.command(["steps", "last"]).env("COLUMNS", "160").output().unwrap()).out;
     for (node, outcome) in [
         ("mend/round_1.there", "failed with 3: it is not"),
         ("mend/round_2.there", "passed"),

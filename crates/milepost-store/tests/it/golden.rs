@@ -42,18 +42,21 @@ pub enum Kind {
     Encrypted,
     /// Written with keyframes as they are made now, and with checksums in the key records.
     EncryptedSecond,
+    /// Written with the names of holders sealed.
+    EncryptedThird,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Plain, Kind::Encrypted, Kind::EncryptedSecond];
+    pub const ALL: [Kind; 4] = [Kind::Plain, Kind::Encrypted, Kind::EncryptedSecond, Kind::EncryptedThird];
     /// Those that today's code writes.
-    const WRITTEN: [Kind; 2] = [Kind::Plain, Kind::EncryptedSecond];
+    const WRITTEN: [Kind; 2] = [Kind::Plain, Kind::EncryptedThird];
 
     pub fn name(self) -> &'static str {
         match self {
             Kind::Plain => "v1",
             Kind::Encrypted => "v1-encrypted",
             Kind::EncryptedSecond => "v1-encrypted-second",
+            Kind::EncryptedThird => "v1-encrypted-third",
         }
     }
 
@@ -338,7 +341,7 @@ async fn files_of_version_1_can_be_continued() {
 /// state hashes, the encoding of deltas and marks. What they give is frozen in the golden files.
 ///
 /// The ids of an encrypted store follow from how many nonces were drawn before, so that a change which draws more or
-/// fewer of them needs a further file, as [`Kind::EncryptedSecond`] is one; the older ones stay, to be read. What such
+/// fewer of them needs a further file, as [`Kind::EncryptedThird`] is one; the older ones stay, to be read. What such
 /// a change must not touch is compared with the oldest file, by [`but_for_ids`].
 #[tokio::test]
 async fn the_same_calls_give_the_same_chain() {
