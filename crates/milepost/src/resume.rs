@@ -1,7 +1,7 @@
 //! Going on with a session: from its newest checkpoint that is whole, or from the one asked for.
 
 use milepost_model::delta::StatePath;
-use milepost_model::{CheckpointId, Seq, SessionId, State, Status, Timestamp};
+use milepost_model::{CheckpointId, Seq, SessionId, State, Status, TimelineId, Timestamp};
 use milepost_store::{Claim, Mark, MarkQuery, MessageQuery, Skipped};
 use serde_json::Value;
 
@@ -95,19 +95,23 @@ pub struct Preview {
 impl Milepost {
     /// Takes a session's lease and goes on with it. A damaged checkpoint is passed over for an older one that is whole, and named.
     pub async fn resume(&self, id: SessionId, how: Resume) -> Result<Resumed> {
-        let before = self.may_go_on(id, &how).await?;
         let start = self.source().now();
-        let chosen = match self.choose(id, &how.point).await {
-            Ok(chosen) => chosen,
-            Err(error) => {
-                self.tell_not_restored(id, &how.point, start).await;
-                return Err(error);
-            }
-        };
-        // What is to be set is tried before anything is changed.
-        let changed = if how.set.is_empty() { None } else { Some(self.changed(id, &chosen, &how.set).await?) };
+        let known = self.head_of(id).await?;
+        // What is refused is refused before anybody is waited for.
+        let mut decided = self.decide(id, &how, start).await?;
         let claim: Claim = if how.take_over { self.claim().take_over() } else { self.claim() };
         let writer = self.write_within(id, &claim, how.wait_ms).await?;
+        // Whoever held it has gone on meanwhile: what was decided is of a session that is no more.
+        if known != Some(writer.head().await) {
+            decided = match self.decide(id, &how, start).await {
+                Ok(decided) => decided,
+                Err(error) => {
+                    writer.release().await?;
+                    return Err(error);
+                }
+            };
+        }
+        let Decided { before, chosen, changed } = decided;
         let session = Session::hold(self.clone(), writer, how.policy.as_ref()).await?;
         let (moved, forward) = match &chosen.mark {
             Some(mark) if chosen.restore => {
@@ -143,6 +147,26 @@ impl Milepost {
             messages,
             last_active: before.active,
         })
+    }
+
+    /// Where a session's head is: its timeline, and the number that its next entry gets.
+    async fn head_of(&self, id: SessionId) -> Result<Option<(TimelineId, u64)>> {
+        let head = self.store().backend().session(self.store().workspace(), id).await?;
+        Ok(head.map(|head| (head.timeline.id, head.timeline.length)))
+    }
+
+    /// What a resume goes on from, and with which state. Changes nothing.
+    async fn decide(&self, id: SessionId, how: &Resume, start: Timestamp) -> Result<Decided> {
+        let before = self.may_go_on(id, how).await?;
+        let chosen = match self.choose(id, &how.point).await {
+            Ok(chosen) => chosen,
+            Err(error) => {
+                self.tell_not_restored(id, &how.point, start).await;
+                return Err(error);
+            }
+        };
+        let changed = if how.set.is_empty() { None } else { Some(self.changed(id, &chosen, &how.set).await?) };
+        Ok(Decided { before, chosen, changed })
     }
 
     /// Tells that a checkpoint could not be gone on from, if it is known which one was meant.
@@ -272,6 +296,12 @@ impl Milepost {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+struct Decided {
+    before: milepost_model::Session,
+    chosen: Chosen,
+    changed: Option<State>,
 }
 
 struct Chosen {

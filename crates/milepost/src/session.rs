@@ -44,6 +44,16 @@ impl NewSession {
     pub fn titled(title: impl Into<String>) -> Self {
         Self { patch: SessionPatch::new().title(title), ..Self::default() }
     }
+
+    /// With values of its state set: they are in its first checkpoint.
+    pub fn with(mut self, values: &[(StatePath, Value)]) -> Result<Self> {
+        let mut state = self.state.into_value();
+        for (path, value) in values {
+            crate::point::set(&mut state, path, value.clone())?;
+        }
+        self.state = state.try_into().map_err(milepost_store::Error::from)?;
+        Ok(self)
+    }
 }
 
 /// A session that this process holds: nobody else writes to it meanwhile. Cheap to clone; clones share everything.

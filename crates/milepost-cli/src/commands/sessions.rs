@@ -77,6 +77,9 @@ pub async fn new(app: &mut App, args: args::New) -> Result<()> {
         if !patch.is_empty() {
             session.patch(patch).await?;
         }
+        if !set.is_empty() {
+            session.set(&set).await?;
+        }
         session
     } else {
         let mut patch = key.patch();
@@ -89,13 +92,10 @@ pub async fn new(app: &mut App, args: args::New) -> Result<()> {
         if !args.tags.is_empty() {
             patch = patch.tags(args.tags);
         }
-        engine.create(NewSession { patch, policy, ..NewSession::default() }).await?
+        engine.create(NewSession { patch, policy, ..NewSession::default() }.with(&set)?).await?
     };
     if let Some((directory, _)) = &here {
         session.collect_context(directory).await?;
-    }
-    if !set.is_empty() {
-        session.set(&set).await?;
     }
     finish(app, &engine, session).await
 }

@@ -1,5 +1,8 @@
 //! Going on with sessions: from the end, from a checkpoint, after damage, when someone else holds it.
 
+use std::pin::Pin;
+use std::task::Poll;
+
 use milepost::model::Resumable;
 use milepost::{
     Error, MessageQuery, Milepost, NewMark, NewSession, Notice, Point, Resume, SessionId, Status, Trigger, parse_set,
@@ -190,4 +193,43 @@ async fn a_diff_shows_messages_and_state_across_branches() {
     assert_eq!(diff.sessions(), (session.id(), branch.id()));
     let same = milepost.diff(fork, left).await.unwrap();
     assert_eq!((texts(&same.only_a), texts(&same.only_b)), (vec![], vec!["left".to_owned()]));
+}
+
+/// Begins something, and says whether it has to wait.
+async fn is_pending(mut future: Pin<&mut impl Future>) -> bool {
+    std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
+}
+
+/// What is decided while someone else holds the session is of a session that is no more once it is free.
+#[tokio::test]
+async fn a_resume_that_waited_keeps_what_was_written_meanwhile() {
+    let milepost = Milepost::open_with("memory:", Scratch::new().options).await.unwrap();
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    let id = session.id();
+    let how = Resume { set: vec![parse_set("memory.mine=1").unwrap()], wait_ms: 60_000, ..Resume::latest() };
+    let mut resume = std::pin::pin!(milepost.resume(id, how.clone()));
+    assert!(is_pending(resume.as_mut()).await, "someone holds it");
+    session.set(&[parse_set("memory.theirs=2").unwrap()]).await.unwrap();
+    session.release().await.unwrap();
+    let resumed = resume.await.unwrap();
+    assert_eq!(resumed.state.pointer("/memory"), Some(&serde_json::json!({"mine": 1, "theirs": 2})));
+    // Nor does it go on with what was completed meanwhile.
+    let mut second = std::pin::pin!(milepost.resume(id, how));
+    assert!(is_pending(second.as_mut()).await);
+    resumed.session.complete().await.unwrap();
+    resumed.session.release().await.unwrap();
+    let refused = second.await.err().unwrap();
+    assert!(refused.to_string().contains("it is completed"), "{refused}");
+    assert_eq!(milepost.store().session(id).await.unwrap().status, Status::Completed);
+    assert!(milepost.store().lease(id).await.unwrap().unwrap().owner.is_none(), "it is free");
+}
+
+#[tokio::test]
+async fn what_a_session_begins_with_is_in_its_first_checkpoint() {
+    let milepost = Milepost::open_with("memory:", Scratch::new().options).await.unwrap();
+    let new = NewSession::default().with(&[parse_set("memory.a=1").unwrap()]).unwrap();
+    let session = milepost.create(new).await.unwrap();
+    let first = milepost.mark(session.id(), &Point::Latest).await.unwrap();
+    let state = milepost.store().state_at(first.at).await.unwrap();
+    assert_eq!(state.pointer("/memory/a"), Some(&1.into()));
 }
