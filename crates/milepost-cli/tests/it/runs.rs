@@ -15,7 +15,7 @@ memory: {topic: logs}
 steps:
   - {id: find, action: shell, parameters: {command: 'echo found {{ memory.topic }}'}}
   - {id: read, action: model, parameters: {prompt: 'Read {{ outputs.find.stdout }}'}, dependencies: find}
-  - {id: colour, action: ask, parameters: {question: Which colour?, choices: [red, blue]}, dependencies: read}
+  - {id: colour, action: ask, parameters: {question: Colour?, choices: [red, blue]}, dependencies: read}
   - {id: publish, action: approve, parameters: {question: Publish it?}, dependencies: colour}
 outputs: {text: outputs.read.text, colour: outputs.colour.answer}
 ";
