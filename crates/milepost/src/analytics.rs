@@ -231,7 +231,7 @@ fn kept(lines: &[Timeline]) -> HashMap<TimelineId, Seq> {
     kept
 }
 
-fn is_shredded(error: &milepost_store::Error) -> bool {
+pub(crate) fn is_shredded(error: &milepost_store::Error) -> bool {
     matches!(error, milepost_store::Error::Key(KeyError::Shredded { .. }))
 }
 

@@ -1,7 +1,8 @@
 //! What differs between two checkpoints, of one session or of two.
 
-use milepost_model::delta::{Change, StatePath};
-use milepost_model::{CheckpointId, Delta, Position, Seq, SessionId, State};
+use std::collections::BTreeSet;
+
+use milepost_model::{CheckpointId, Position, Seq, SessionId, State};
 use milepost_store::{Mark, MessageQuery, StoredMessage};
 use serde::Serialize;
 use serde_json::Value;
@@ -64,7 +65,7 @@ impl Milepost {
         Ok(Diff {
             usage_a: spent(&only_a),
             usage_b: spent(&only_b),
-            state: state_diff(&a.state, &b.state)?,
+            state: state_diff(&a.state, &b.state),
             a: a.mark,
             b: b.mark,
             common,
@@ -118,24 +119,25 @@ impl Diff {
     }
 }
 
-/// Which values of two states differ, by their paths.
-pub fn state_diff(before: &State, after: &State) -> Result<Vec<PathDiff>> {
-    let (before, after) = (before.as_value(), after.as_value());
-    let delta = Delta::diff(before, after).map_err(milepost_store::Error::from)?;
-    let mut paths: Vec<StatePath> = delta
-        .changes()
-        .map(|(path, change)| match change {
-            Change::Set(_) | Change::Remove => path,
-            // A list or a text that grew is shown whole: its parts have moved.
-            _ => path,
-        })
-        .collect();
-    paths.sort();
-    paths.dedup();
-    let at = |value: &Value, path: &StatePath| value.pointer(&path.to_string()).cloned();
-    Ok(paths
-        .into_iter()
-        .map(|path| PathDiff { before: at(before, &path), after: at(after, &path), path: path.to_string() })
-        .filter(|diff| diff.before != diff.after)
-        .collect())
+/// Which values of two states differ, by their paths: those of objects one by one, a list or a text that changed whole, since
+/// its parts have moved.
+pub fn state_diff(before: &State, after: &State) -> Vec<PathDiff> {
+    let mut found = Vec::new();
+    compare("", Some(before.as_value()), Some(after.as_value()), &mut found);
+    found
+}
+
+fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, found: &mut Vec<PathDiff>) {
+    match (before, after) {
+        (before, after) if before == after => {}
+        (Some(Value::Object(before)), Some(Value::Object(after))) => {
+            for key in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
+                let name = key.replace('~', "~0").replace('/', "~1");
+                compare(&format!("{path}/{name}"), before.get(key), after.get(key), found);
+            }
+        }
+        (before, after) => {
+            found.push(PathDiff { path: path.to_owned(), before: before.cloned(), after: after.cloned() });
+        }
+    }
 }

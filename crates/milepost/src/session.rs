@@ -150,6 +150,11 @@ impl Session {
         &self.inner.redaction
     }
 
+    /// A text as it would be stored: without what is a secret.
+    pub fn redacted(&self, text: &str) -> String {
+        self.redaction().text(text)
+    }
+
     pub(crate) fn writer(&self) -> &SessionWriter {
         &self.inner.writer
     }

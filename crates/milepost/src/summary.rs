@@ -5,7 +5,7 @@ use milepost_store::MessageQuery;
 use serde::Serialize;
 
 use crate::engine::Milepost;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::transfer::origin;
 
 /// A session in short.
@@ -81,9 +81,29 @@ impl SessionSummary {
 impl Milepost {
     /// A session in short, with its last message.
     pub async fn summary(&self, id: SessionId) -> Result<SessionSummary> {
-        let mut summary = SessionSummary::of(self.store().session(id).await?);
+        self.with_last_message(self.store().session(id).await?).await
+    }
+
+    /// Sessions in short, each with its last message; without where it cannot be read.
+    pub async fn summarised(&self, sessions: Vec<Session>) -> Result<Vec<SessionSummary>> {
+        let mut all = Vec::with_capacity(sessions.len());
+        for session in sessions {
+            all.push(match self.with_last_message(session.clone()).await {
+                Err(Error::Store(error)) if error.is_damage() || crate::analytics::is_shredded(&error) => {
+                    SessionSummary::of(session)
+                }
+                outcome => outcome?,
+            });
+        }
+        Ok(all)
+    }
+
+    async fn with_last_message(&self, session: Session) -> Result<SessionSummary> {
         let last = MessageQuery { last: Some(1), ..MessageQuery::default() };
-        summary.last_message = self.store().messages(id, &last).await?.pop().map(|stored| stored.message);
-        Ok(summary)
+        let last = match session.messages() {
+            0 => None,
+            _ => self.store().messages(session.id, &last).await?.pop(),
+        };
+        Ok(SessionSummary { last_message: last.map(|stored| stored.message), ..SessionSummary::of(session) })
     }
 }

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use milepost::context::history::readable;
 use milepost::{
-    How, MarkQuery, Message, Role, SearchHit, SearchQuery, SessionInfo, SessionQuery, SessionSummary, Status,
-    Timestamp, Trigger, parse_time,
+    How, MarkQuery, Message, Role, SearchHit, SearchQuery, SessionInfo, SessionQuery, Status, Timestamp, Trigger,
+    parse_time,
 };
 use serde_json::json;
 
@@ -85,7 +85,7 @@ pub async fn list(app: &mut App, args: args::List) -> Result<()> {
         }
     }
     if app.out.json {
-        let summaries: Vec<SessionSummary> = sessions.into_iter().map(SessionSummary::of).collect();
+        let summaries = engine.summarised(sessions).await?;
         return app.out.json(&json!({ "sessions": summaries, "more": more }));
     }
     if sessions.is_empty() {

@@ -11,11 +11,11 @@ use milepost::{
 use milepost_run::chat::{Author, compact_by};
 use serde_json::{Value, json};
 
-use super::show::{later, message_json};
+use super::show::{Later, later, message_json};
 use crate::app::{App, misread, off_by_ms};
 use crate::args;
 use crate::errors::Usage;
-use crate::out::{count, plain, short};
+use crate::out::{count, plain, shell_word, short};
 
 /// What was given as KEY=VALUE.
 pub fn sets(texts: &[String]) -> Result<Vec<(milepost::model::delta::StatePath, Value)>> {
@@ -152,11 +152,11 @@ pub async fn branch(app: &mut App, args: args::Branch) -> Result<()> {
     if !set.is_empty() {
         branch.set(&set).await?;
     }
-    let later = later(&engine, id, &mark).await.messages;
-    if point == Point::Latest && later > 0 {
+    let later = later(&engine, id, &mark).await;
+    if point == Point::Latest && !later.is_nothing() {
         app.out.note(format!(
             "without {} of {}, which came after its latest checkpoint; to have all of it, take one first: milepost checkpoint {}",
-            count(later, "message"),
+            later.in_words("message"),
             short(id),
             short(id)
         ));
@@ -164,9 +164,10 @@ pub async fn branch(app: &mut App, args: args::Branch) -> Result<()> {
     if app.out.json {
         let branch_id = branch.id();
         branch.release().await?;
-        let summary = SessionSummary::of(engine.store().session(branch_id).await?);
+        let summary = engine.summary(branch_id).await?;
         let mut value = serde_json::to_value(summary)?;
-        value["messagesLeft"] = json!(later);
+        value["messagesLeft"] = json!(later.messages);
+        value["stateLeft"] = json!(later.state);
         return app.out.json(&value);
     }
     finish(app, &engine, branch).await
@@ -179,18 +180,20 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     let mark = app.mark(&engine, id, &point).await?;
     let now = engine.store().session(id).await?;
     let behind = now.messages().saturating_sub(mark.checkpoint.messages());
+    let state = engine.store().state(id).await.ok().map(|state| milepost::model::hash_value(state.as_value()));
+    let left = Later { messages: behind, state: state.is_some_and(|hash| hash != mark.checkpoint.state.0) };
     if dry_run {
         if app.out.json {
             return app.out.json(&json!({
                 "sessionId": id, "checkpointId": mark.checkpoint.id, "checkpointTime": mark.time.to_string(),
-                "offByMs": off_by_ms(&point, &mark), "messagesLeft": behind,
+                "offByMs": off_by_ms(&point, &mark), "messagesLeft": behind, "stateLeft": left.state,
             }));
         }
         return app.out.line(format!(
             "would go back to {}, taken {}; {} would stay on the old timeline",
             name(&mark),
             app.out.time(mark.time),
-            count(behind, "later message")
+            left.in_words("later message")
         ));
     }
     app.free_from_the_dead(id).await?;
@@ -201,13 +204,13 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     if app.out.json {
         return app.out.json(&json!({
             "sessionId": id, "checkpointId": mark.checkpoint.id, "checkpointTime": mark.time.to_string(),
-            "offByMs": off_by_ms(&point, &mark), "messagesLeft": behind, "forward": end,
+            "offByMs": off_by_ms(&point, &mark), "messagesLeft": behind, "stateLeft": left.state, "forward": end,
         }));
     }
     app.out.line(format!("{id} is back at {}", name(&mark)))?;
     let forward = end.filter(|end| *end != mark.checkpoint.id);
     let back = forward.map(|id| format!("go forward again with: milepost sessions restore {} {id}", short(now.id)));
-    let later = (behind > 0).then(|| format!("on the old timeline: {}", count(behind, "later message")));
+    let later = (!left.is_nothing()).then(|| format!("on the old timeline: {}", left.in_words("later message")));
     let said: Vec<String> = later.into_iter().chain(back).collect();
     if !said.is_empty() {
         app.out.note(said.join("; "));
@@ -269,6 +272,8 @@ pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
         _ => DeleteMode::Refuse,
     };
     let preview = engine.delete(id, mode, true).await?;
+    let mut copies = engine.archive_copies().await?;
+    copies.retain(|copy| preview.sessions.contains(&copy.session_id));
     if !args.dry_run {
         let sessions = preview.sessions.len() + preview.hidden.len();
         let title = engine.store().session(id).await.ok().and_then(|session| session.title).unwrap_or_default();
@@ -279,7 +284,18 @@ pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
         engine.delete(id, mode, false).await?;
     }
     if app.out.json {
-        return app.out.json(&json!({ "deleted": preview.sessions, "hidden": preview.hidden, "dryRun": args.dry_run }));
+        return app.out.json(&json!({
+            "deleted": preview.sessions, "hidden": preview.hidden, "inArchives": copies, "dryRun": args.dry_run,
+        }));
+    }
+    for copy in &copies {
+        app.out.note(format!(
+            "{} a copy of {} stays in the archive; delete it there: milepost --store {} sessions delete {}",
+            app.styles().warn("warning:"),
+            short(copy.session_id),
+            shell_word(&copy.url),
+            copy.session_id
+        ));
     }
     let word = if args.dry_run { "would delete" } else { "deleted" };
     for id in &preview.sessions {
@@ -316,17 +332,20 @@ pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()>
         changed.push((tag, add));
     }
     let id = app.session_to_write(session).await?;
+    let engine = app.engine().await?;
     // Held from reading to writing: what another adds meanwhile is not lost.
-    let held = app.engine().await?.hold(id).await?;
+    let held = engine.hold(id).await?;
     let mut tags: BTreeSet<String> = held.info().await.tags;
     for (tag, add) in changed {
         match add {
             true => drop(tags.insert(tag.to_owned())),
-            false => drop(tags.remove(tag)),
+            // A secret is known by what is stored in its place.
+            false => drop(tags.remove(tag) || tags.remove(&held.redacted(tag))),
         }
     }
-    let done = held.patch(SessionPatch::new().tags(tags.clone())).await;
+    let done = held.patch(SessionPatch::new().tags(tags)).await;
     super::give_back(held, done).await?;
+    let tags = engine.store().session(id).await?.tags;
     if app.out.json {
         return app.out.json(&json!({ "sessionId": id, "tags": tags }));
     }

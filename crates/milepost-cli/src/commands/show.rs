@@ -4,7 +4,7 @@ use anyhow::Result;
 use milepost::context::history::readable;
 use milepost::model::{EntryKind, Seq};
 use milepost::{
-    CheckpointId, Diff, Mark, Message, MessageQuery, Milepost, Point, Salvaged, SessionId, SessionSummary,
+    CheckpointId, Diff, Mark, MarkQuery, Message, MessageQuery, Milepost, Point, Salvaged, SessionId, SessionSummary,
     StoredMessage, Usage as Spent,
 };
 use serde_json::{Value, json};
@@ -27,6 +27,8 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
     super::messages::tell_damage(app, &damaged);
     let state = engine.store().state(id).await;
     let lease = engine.store().lease(id).await.map_err(milepost::Error::from)?;
+    // Those in the trash cannot be gone on from. What is damaged is told elsewhere.
+    let marks = engine.store().marks(id, &MarkQuery::default()).await.unwrap_or_default();
     let hidden = match info.hidden {
         true if engine.store().is_unfinished(id).await.map_err(milepost::Error::from)? => {
             Some("an import that was not finished")
@@ -44,6 +46,7 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
         if let Some(why) = hidden {
             value["hidden"] = json!(why);
         }
+        value["lastCheckpoint"] = json!(marks.first().map(|mark| mark.checkpoint.id));
         value["state"] = state.map(Value::from).unwrap_or(Value::Null);
         if !damaged.is_empty() {
             value["damaged"] = json!(damaged);
@@ -77,8 +80,15 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
     fact("began", Some(out.time(info.created)));
     fact("active", Some(out.time(info.active)));
     fact("messages", Some(info.messages().to_string()));
-    fact("checkpoints", Some(info.checkpoints.to_string()));
-    fact("latest", info.checkpoint.map(|id| id.to_string()));
+    let taken = info.checkpoints;
+    fact(
+        "checkpoints",
+        Some(match marks.len() as u64 {
+            here if here < taken => format!("{here}, of {taken} that were taken"),
+            _ => taken.to_string(),
+        }),
+    );
+    fact("latest", marks.first().map(|mark| mark.checkpoint.id.to_string()));
     fact(
         "branch of",
         milepost::transfer::origin(&info).map(|branch| format!("{} at entry {}", branch.session, branch.at.seq.0)),
@@ -239,11 +249,11 @@ async fn named(app: &mut App, text: &str) -> Result<Named> {
     if point.is_none() {
         let later = later(&engine, id, &mark).await;
         after = Some(later.messages);
-        if later.messages > 0 || later.state {
+        if !later.is_nothing() {
             app.out.note(format!(
                 "{} has moved on by {} since its latest checkpoint, which is compared; to compare all of it: milepost checkpoint {}",
                 short(id),
-                if later.messages > 0 { count(later.messages, "message") } else { "a change of its state".to_owned() },
+                later.in_words("message"),
                 short(id)
             ));
         }
@@ -256,6 +266,21 @@ async fn named(app: &mut App, text: &str) -> Result<Named> {
 pub struct Later {
     pub messages: u64,
     pub state: bool,
+}
+
+impl Later {
+    pub fn is_nothing(&self) -> bool {
+        self.messages == 0 && !self.state
+    }
+
+    /// So many messages, each of them called so, and whether the state changed.
+    pub fn in_words(&self, message: &str) -> String {
+        match (self.messages, self.state) {
+            (0, true) => "a change of its state".to_owned(),
+            (messages, true) => format!("{} and a change of its state", count(messages, message)),
+            (messages, false) => count(messages, message),
+        }
+    }
 }
 
 /// What came after a checkpoint of a session.

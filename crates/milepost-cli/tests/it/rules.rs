@@ -263,3 +263,84 @@ fn a_command_that_fails_gives_the_session_back() {
         assert!(!shown.contains("held by"), "after {args:?}: {shown}");
     }
 }
+
+/// What is copied to an archive stays there: whoever deletes a session for good is told.
+#[test]
+fn deleting_a_session_names_the_copies_in_archives() {
+    let place = Place::new();
+    let id = place.session("Kept twice", &["one"]);
+    let archive = format!("sqlite:{}", place.path().join("archive.db").display());
+    place.ok(&["sessions", "archive", &id, "--to", &archive]);
+    place.ok(&["sessions", "unarchive", &id]);
+    let would = place.json(&["sessions", "delete", &id, "--dry-run"]);
+    assert_eq!(text(&would, "/inArchives/0/url"), archive);
+    let deleted = place.run(&["sessions", "delete", &id, "--yes"]);
+    let way = format!("milepost --store {archive} sessions delete {id}");
+    assert!(deleted.code == 0 && deleted.err.contains(&way), "{deleted:?}");
+    place.ok(&["--store", &archive, "sessions", "delete", &id, "--yes"]);
+}
+
+#[test]
+fn a_checkpoint_in_the_trash_is_not_the_latest() {
+    let place = Place::new();
+    let id = place.session("Trashed", &["one"]);
+    let mark = place.ok(&["checkpoint", &id, "--label", "lab"]);
+    place.ok(&["sessions", "trash", &id, "--checkpoint", "lab"]);
+    let shown = place.run(&["sessions", "show", &id]).out;
+    assert!(!shown.contains(mark.trim()) && shown.contains("of 2 that were taken"), "{shown}");
+    assert_ne!(place.json(&["sessions", "show", &id])["lastCheckpoint"], mark.trim());
+}
+
+/// A state that changed after the checkpoint is left behind like a message: that is told.
+#[test]
+fn branching_and_restoring_tell_of_changes_of_the_state_that_stay_behind() {
+    let place = Place::new();
+    let id = place.session("State", &["one"]);
+    place.ok(&["checkpoint", &id, "--label", "lab"]);
+    place.ok(&["state", "set", &id, "memory.new=1"]);
+    let branched = place.run(&["sessions", "branch", &id]);
+    assert!(branched.err.contains("without a change of its state"), "{branched:?}");
+    assert_eq!(place.json(&["sessions", "branch", &id])["stateLeft"], true);
+    let would = place.run(&["sessions", "restore", &id, "lab", "--dry-run"]);
+    assert!(would.out.contains("a change of its state would stay"), "{would:?}");
+    place.ok(&["messages", "add", &id, "two"]);
+    let compared = place.run(&["sessions", "diff", &format!("{id}@lab"), &id]);
+    assert!(compared.err.contains("1 message and a change of its state"), "{compared:?}");
+}
+
+#[test]
+fn a_comparison_names_every_value_that_went() {
+    let place = Place::new();
+    let id = place.session("Paths", &["one"]);
+    let keys = |count: usize| {
+        let keys: Vec<String> = (0..count).map(|number| format!("\"k{number}\":{number}")).collect();
+        format!("memory={{{}}}", keys.join(","))
+    };
+    for (count, label) in [(60, "many"), (20, "few")] {
+        place.ok(&["state", "set", &id, &keys(count)]);
+        place.ok(&["checkpoint", &id, "--label", label]);
+    }
+    let diff = place.json(&["sessions", "diff", &format!("{id}@many"), &format!("{id}@few")]);
+    let paths: Vec<&str> = diff["state"].as_array().unwrap().iter().map(|one| text(one, "/path")).collect();
+    assert!(paths.len() == 40 && paths.contains(&"/memory/k59") && !paths.contains(&"/memory/k19"), "{paths:?}");
+}
+
+#[test]
+fn a_tag_that_is_a_secret_is_shown_and_removed_as_it_is_stored() {
+    let place = Place::new();
+    let id = place.session("Tagged", &["one"]);
+    let secret = "AKIAIOSFODNN7TAGXXXX";
+    let added = place.ok(&["sessions", "tag", &id, &format!("+{secret}")]);
+    assert!(added.contains("redacted") && !added.contains(secret), "{added}");
+    let removed = place.ok(&["sessions", "tag", &id, &format!("-{secret}")]);
+    assert!(!removed.contains("redacted"), "{removed}");
+}
+
+#[test]
+fn lists_for_programs_have_the_last_message() {
+    let place = Place::new();
+    let id = place.session("Listed", &["one", "two"]);
+    let list = place.json(&["sessions", "list"]);
+    assert_eq!(text(&list, "/sessions/0/sessionId"), id);
+    assert_eq!(text(&list, "/sessions/0/lastMessage/content"), "two");
+}
