@@ -265,7 +265,9 @@ pub enum KeyError {
         given: String,
     },
     /// The session's key was destroyed.
-    #[error("session {session} was shredded: its key is gone and its content cannot be read; purge what is left of it")]
+    #[error(
+        "session {session} was shredded: its key is gone and its content cannot be read; delete what is left of it (`sessions delete`)"
+    )]
     Shredded {
         /// The session.
         session: SessionId,
@@ -280,7 +282,7 @@ pub enum KeyError {
     },
     /// A key was given, but the workspace was made without encryption.
     #[error(
-        "workspace {workspace} is not encrypted, but a master key was given: make a new workspace with the key and migrate into it, or open this one without a key"
+        "workspace {workspace} is not encrypted, but a master key was given: open it without the key; to encrypt what is in it, export its sessions without the key and import them into a new store with it"
     )]
     NotEncrypted {
         /// The workspace.

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use milepost::SessionId;
-use milepost::store::{Phase, migrate as move_all, open_backend, system_source};
+use milepost::store::{
+    Error as StoreError, KeyError, Options, Phase, Store, migrate as move_all, open_backend, system_source,
+};
 use milepost::transfer::{Ids, copy_session};
 use serde_json::json;
 
@@ -26,6 +28,9 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
     places::prepare(&args.to)?;
     let settings = app.settings()?;
     let options = app.engine_options(&settings)?.store;
+    if options.keys.master.is_some() {
+        must_be_encrypted(&args.from, &options).await?;
+    }
     let source = system_source().map_err(milepost::Error::from)?;
     let from = open_backend(&args.from, &options, &source).await.map_err(milepost::Error::from)?;
     let to = open_backend(&args.to, &options, &source).await.map_err(milepost::Error::from)?;
@@ -63,6 +68,18 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
         app.out.note(format!("not copied, as each is copied with --workspace: {}", names.join(", ")));
     }
     Ok(())
+}
+
+/// Refuses a workspace that is not encrypted where a key was given: it would be copied as it is, and be thought encrypted.
+async fn must_be_encrypted(from: &str, options: &Options) -> Result<()> {
+    let mut options = options.clone();
+    options.may_begin = false;
+    match Store::open(from, options).await {
+        Ok(store) => Ok(store.close().await.map_err(milepost::Error::from)?),
+        Err(error @ StoreError::Key(KeyError::NotEncrypted { .. })) => Err(milepost::Error::from(error).into()),
+        // Whatever else there is to say of it is said where it is copied, for which no key is needed.
+        Err(_) => Ok(()),
+    }
 }
 
 pub async fn backup(app: &mut App, file: &Path) -> Result<()> {

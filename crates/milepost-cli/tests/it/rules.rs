@@ -344,3 +344,23 @@ fn lists_for_programs_have_the_last_message() {
     assert_eq!(text(&list, "/sessions/0/sessionId"), id);
     assert_eq!(text(&list, "/sessions/0/lastMessage/content"), "two");
 }
+
+/// A copy of what is not encrypted would be thought encrypted; the way that is named leads to one that is.
+#[test]
+fn migrating_does_not_pass_off_what_is_in_clear_as_encrypted() {
+    let place = Place::new();
+    let id = place.session("Clear", &["one"]);
+    let (from, to) = (place.url(), "sqlite:new.db");
+    let with_key = |args: &[&str]| {
+        let mut command = place.command(args);
+        Ran::of(command.env("MILEPOST_ENCRYPTION_ENABLED", "true").env("MILEPOST_KEY", KEY).output().unwrap())
+    };
+    let refused = with_key(&["migrate", &from, to]);
+    assert!(refused.code == 6 && refused.err.contains("export its sessions without the key"), "{refused:?}");
+    place.ok(&["sessions", "export", &id, "-o", "one.milepost"]);
+    let imported = with_key(&["--store", to, "sessions", "import", "one.milepost"]);
+    assert_eq!(imported.code, 0, "{imported:?}");
+    assert_eq!(with_key(&["--store", to, "messages", "list", &id]).code, 0);
+    let bytes = std::fs::read(place.path().join("new.db")).unwrap();
+    assert!(!bytes.windows(5).any(|part| part == b"Clear"), "it is encrypted");
+}
