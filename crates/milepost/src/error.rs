@@ -58,7 +58,9 @@ pub enum Error {
     },
 
     /// What is to be imported is damaged, changed, or of another form.
-    #[error("{from} cannot be imported: {why}; nothing was imported")]
+    #[error(
+        "{from} cannot be imported: {why}; nothing was imported: see what can be with `sessions import --help`, or get it anew"
+    )]
     Import {
         /// Where it came from.
         from: String,

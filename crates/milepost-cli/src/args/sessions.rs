@@ -130,8 +130,10 @@ run are gone on with by `milepost resume`, a conversation by `milepost chat
 every value of a tree of another tool comes out as it came in. Fields are added:
 ids, triggers, and the times of messages that had none. Not in them: what came
 after the last checkpoint (task, plan: messages too), conversations (plan), older
-checkpoints (files, feature), and variables that are not encrypted (task). Only a
-bundle holds everything.")]
+checkpoints, title, project and tags (files, feature), title, agent and tags
+(plan), and variables that are not encrypted (task). session-index.json is made
+anew, and files below parts/ (graph) have names of their own. Only a bundle holds
+everything.")]
     Export(Export),
     /// Bring a session in: a bundle, a chat, or another tool's files
     Import(Import),

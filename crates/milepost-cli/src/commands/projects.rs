@@ -55,6 +55,26 @@ async fn named_or_here(app: &App, engine: &Milepost, given: Option<&str>) -> Res
     Ok(found.project.id)
 }
 
+/// The project that was named, or that of the working directory if it is known: looking begins none.
+async fn named_or_known(app: &App, engine: &Milepost, given: Option<&str>) -> Result<ProjectId> {
+    if let Some(given) = given {
+        return meant(engine, given).await;
+    }
+    let here = std::env::current_dir()?;
+    let found = engine.projects().await?.known(&here).await?;
+    let found = found.ok_or_else(|| {
+        milepost::Error::refused(
+            format!("looking for the project of {}", here.display()),
+            "no project is known there",
+            "begin a session in it (`milepost sessions new --here`), or say to which it belongs (`milepost projects link`)",
+        )
+    })?;
+    if let Some(note) = &found.note {
+        app.out.note(plain(note));
+    }
+    Ok(found.project.id)
+}
+
 /// What is known of a project for a list.
 #[derive(Default)]
 struct Row {
@@ -101,7 +121,7 @@ async fn list(app: &mut App) -> Result<()> {
 
 async fn show(app: &mut App, given: Option<&str>) -> Result<()> {
     let engine = app.engine().await?;
-    let id = named_or_here(app, &engine, given).await?;
+    let id = named_or_known(app, &engine, given).await?;
     let projects = engine.projects().await?;
     let index = projects.index(&id).await?;
     let (directories, roots) = match projects.project(&id).await {
@@ -151,8 +171,14 @@ async fn show(app: &mut App, given: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// What to do where a directory's project is not known.
+enum Unknown {
+    Begin,
+    Refuse,
+}
+
 /// Whose artifacts are meant.
-async fn owner(app: &mut App, whose: &Whose) -> Result<Owner> {
+async fn owner(app: &mut App, whose: &Whose, unknown: Unknown) -> Result<Owner> {
     let engine = app.engine().await?;
     Ok(match &whose.of {
         Some(session) => {
@@ -160,7 +186,10 @@ async fn owner(app: &mut App, whose: &Whose) -> Result<Owner> {
             engine.store().session(id).await.map_err(milepost::Error::from)?;
             Owner::Session(id)
         }
-        None => Owner::Project(named_or_here(app, &engine, whose.project.as_deref()).await?),
+        None => Owner::Project(match unknown {
+            Unknown::Begin => named_or_here(app, &engine, whose.project.as_deref()).await?,
+            Unknown::Refuse => named_or_known(app, &engine, whose.project.as_deref()).await?,
+        }),
     })
 }
 
@@ -168,7 +197,7 @@ pub async fn artifacts(app: &mut App, command: Artifacts) -> Result<()> {
     match command {
         Artifacts::List { whose } => list_artifacts(app, &whose).await,
         Artifacts::Show { name, whose, version } => {
-            let owner = owner(app, &whose).await?;
+            let owner = owner(app, &whose, Unknown::Refuse).await?;
             let (artifact, content) = app.engine().await?.projects().await?.artifact(&owner, &name, version).await?;
             if app.out.json {
                 let mut value = artifact_json(&artifact);
@@ -183,7 +212,7 @@ pub async fn artifacts(app: &mut App, command: Artifacts) -> Result<()> {
         }
         Artifacts::Put { name, file, whose, template } => {
             let content = content(file).await?;
-            let owner = owner(app, &whose).await?;
+            let owner = owner(app, &whose, Unknown::Begin).await?;
             let kind = if template { ArtifactKind::Template } else { ArtifactKind::Document };
             let new = NewArtifact { kind, ..NewArtifact::default() };
             let stored = app.engine().await?.projects().await?.put_artifact(&owner, &name, &content, new).await?;
@@ -191,12 +220,12 @@ pub async fn artifacts(app: &mut App, command: Artifacts) -> Result<()> {
         }
         Artifacts::Make { name, template, whose, set } => {
             let values = set.iter().map(|text| pair(text)).collect::<Result<BTreeMap<_, _>>>()?;
-            let owner = owner(app, &whose).await?;
+            let owner = owner(app, &whose, Unknown::Begin).await?;
             let stored = app.engine().await?.projects().await?.make(&owner, &name, &template, &values).await?;
             kept(app, &owner, &name, &stored)
         }
         Artifacts::Delete { name, whose, dry_run, yes } => {
-            let owner = owner(app, &whose).await?;
+            let owner = owner(app, &whose, Unknown::Refuse).await?;
             let projects = app.engine().await?.projects().await?;
             let (artifact, _) = projects.artifact(&owner, &name, None).await?;
             let versions = count(artifact.versions.len(), "version");
@@ -217,7 +246,7 @@ pub async fn artifacts(app: &mut App, command: Artifacts) -> Result<()> {
 }
 
 async fn list_artifacts(app: &mut App, whose: &Whose) -> Result<()> {
-    let owner = owner(app, whose).await?;
+    let owner = owner(app, whose, Unknown::Refuse).await?;
     let all = app.engine().await?.projects().await?.artifacts(&owner).await?;
     if app.out.json {
         return app.out.json(&json!({ "artifacts": all.iter().map(artifact_json).collect::<Vec<_>>() }));

@@ -364,3 +364,17 @@ fn migrating_does_not_pass_off_what_is_in_clear_as_encrypted() {
     let bytes = std::fs::read(place.path().join("new.db")).unwrap();
     assert!(!bytes.windows(5).any(|part| part == b"Clear"), "it is encrypted");
 }
+
+#[test]
+fn looking_for_a_project_begins_none() {
+    let place = Place::new();
+    place.session("Elsewhere", &["one"]);
+    for args in [&["projects", "show"][..], &["artifacts", "list"]] {
+        let ran = place.run(args);
+        assert!(ran.code != 0 && ran.err.contains("milepost sessions new --here"), "{ran:?}");
+    }
+    assert_eq!(place.json(&["projects", "list"])["projects"], serde_json::json!([]));
+    place.ok(&["sessions", "new", "--here"]);
+    place.ok(&["projects", "show"]);
+    place.ok(&["artifacts", "list"]);
+}

@@ -141,12 +141,54 @@ impl Place {
     }
 }
 
+/// What is known of a directory.
+#[derive(Default)]
+struct Looked {
+    found: Option<Identified>,
+    /// The root commits of its repository.
+    roots: BTreeSet<String>,
+    /// The project that was there before, when another is there now.
+    stale: Option<ProjectId>,
+    note: Option<String>,
+}
+
+impl Looked {
+    fn found(found: Identified) -> Self {
+        Self { found: Some(found), ..Self::default() }
+    }
+}
+
 impl Projects {
     /// The project of a directory; a new one when it is not known. A directory inside of a repository belongs to the
     /// repository's project.
     pub async fn identify(&self, dir: &Path) -> Result<Identified> {
+        let (place, looked) = self.look(dir).await?;
+        let Looked { found, roots, stale, note } = looked;
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let path_key = self.path_key(&place.path);
+        if let Some(id) = stale {
+            self.remove(PATH, &path_key).await?;
+            self.forget_path(&id, &place.path).await?;
+        }
+        let project = self.begin(&path_key, &place.path, &roots).await?;
+        Ok(Identified { project, by: KnownBy::New, note })
+    }
+
+    /// The project of a directory, if it is known: none is begun.
+    pub async fn known(&self, dir: &Path) -> Result<Option<Identified>> {
+        Ok(self.look(dir).await?.1.found)
+    }
+
+    async fn look(&self, dir: &Path) -> Result<(Place, Looked)> {
         let dir = dir.to_owned();
         let place = apart("looking for a project", move || Place::read(&dir)).await??;
+        let looked = self.look_in(&place).await?;
+        Ok((place, looked))
+    }
+
+    async fn look_in(&self, place: &Place) -> Result<Looked> {
         let path_key = self.path_key(&place.path);
         let by_path = self.get::<ProjectId>(PATH, &path_key).await?;
         let (is_repository, is_shallow, note) = match &place.repository {
@@ -162,7 +204,7 @@ impl Projects {
             let trusts_path = !is_repository || is_shallow || self.is_same(&project, &place.path).await?;
             if trusts_path {
                 let by = if is_repository && !is_shallow { KnownBy::RootCommit } else { KnownBy::Path };
-                return Ok(Identified { project, by, note });
+                return Ok(Looked::found(Identified { project, by, note }));
             }
         }
         let roots = match is_repository && !is_shallow {
@@ -173,21 +215,18 @@ impl Projects {
             if let Some(id) = self.get::<ProjectId>(ROOT, &self.root_key(root)).await? {
                 self.claim_path(&path_key, &id, by_path.as_ref(), &place.path).await?;
                 let project = self.ensure(&id, &place.path, &roots).await?;
-                return Ok(Identified { project, by: KnownBy::RootCommit, note });
+                return Ok(Looked::found(Identified { project, by: KnownBy::RootCommit, note }));
             }
         }
         // A plain directory in which a repository was begun, or one whose history has no commit yet.
-        if let Some(id) = by_path {
-            let project = self.project(&id).await?;
+        if let Some(id) = &by_path {
+            let project = self.project(id).await?;
             if project.root_commits.is_empty() {
-                let project = self.adopt(&id, &place.path, &roots).await?;
-                return Ok(Identified { project, by: KnownBy::Path, note });
+                let project = self.adopt(id, &place.path, &roots).await?;
+                return Ok(Looked::found(Identified { project, by: KnownBy::Path, note }));
             }
-            self.remove(PATH, &path_key).await?;
-            self.forget_path(&id, &place.path).await?;
         }
-        let project = self.begin(&path_key, &place.path, &roots).await?;
-        Ok(Identified { project, by: KnownBy::New, note })
+        Ok(Looked { found: None, roots, stale: by_path, note })
     }
 
     /// Says that a directory belongs to a project, whatever it belonged to before. For directories that were renamed,
