@@ -124,6 +124,8 @@ pub(super) fn overlay(database: &Path, bytes: &mut Vec<u8>) -> Result<u64> {
         return Ok(0);
     }
     let (mut waiting, mut done) = (Vec::new(), 0);
+    // Whatever a frame says, there are no more pages than these.
+    let most = bytes.len() / page + frames.len() / (FRAME_HEADER + page);
     for frame in frames.chunks_exact(FRAME_HEADER + page) {
         let next = frame_sums(sums, frame, swapped);
         if frame[8..16] != header[16..24] || next != (word(frame, 16), word(frame, 20)) {
@@ -135,7 +137,7 @@ pub(super) fn overlay(database: &Path, bytes: &mut Vec<u8>) -> Result<u64> {
             continue;
         }
         // A commit says how many pages the database has then.
-        bytes.resize(word(frame, 4) as usize * page, 0);
+        bytes.resize((word(frame, 4) as usize).min(most) * page, 0);
         for (number, content) in waiting.drain(..) {
             let at = number.saturating_sub(1) * page;
             if let Some(place) = bytes.get_mut(at..at + page) {

@@ -1,8 +1,9 @@
 //! Rescues what is whole from a file that SQLite itself refuses or reads only in part.
 //!
 //! The file is read page by page, past its own structure (`pages`): every page is searched for rows of the
-//! log, and an entry counts only if its checksum fits. What was committed to the log beside the file lies over it. Timelines have no checksum: their rows are compared with
-//! the indexes over them and with the entries (`lines`). A row in which one byte is wrong is mended (`mend`).
+//! log, and an entry counts only if its checksum fits. What was committed to the log beside the file lies over
+//! it. Timelines have no checksum: their rows are compared with the indexes over them and with the entries
+//! (`lines`). A row in which one byte is wrong is mended (`mend`).
 //! What is found goes into a new store; a timeline is kept up to its first missing entry. Pages on the free list
 //! hold what was deleted, and are left alone. The damaged file is not changed.
 
