@@ -30,6 +30,7 @@ async fn give(app: &mut App, session: &str, node: &str, value: &str, who: Answer
     }
     let runner = Runner::new(&engine);
     let graph = runner.recorded(id).await.map_err(told)?;
+    let node = &*runner.meant(&state, node);
     let Some(asked) = runner.asked(&state, &graph, node) else {
         let asking = runner.questions(&state, &graph);
         let known = if asking.is_empty() { "none does".to_owned() } else { format!("these do: {}", asking.join(", ")) };

@@ -528,3 +528,26 @@ fn a_step_is_run_again_with_the_model_that_was_said() {
 fn text_of(value: &Value, key: &str) -> String {
     value[key].as_str().unwrap().to_owned()
 }
+
+/// Whoever answers what is asked now need not know in which round it is asked.
+#[test]
+fn a_question_inside_of_a_loop_is_answered_by_its_name() {
+    let place = Place::new();
+    place.write(
+        "rounds.yaml",
+        "memory: {n: 0}
+nodes:
+  sub: {action: graph, with: {graph: {nodes: {ok: {action: approve, with: {question: Go on?}}}}}}
+  count: {action: set, with: {n: {cel: memory.n + 1}}}
+edges:
+  - {from: sub, to: count}
+  - {from: count, to: sub, when: memory.n < 2, limit: 5}
+",
+    );
+    assert_eq!(place.run(&["run", "rounds.yaml"]).code, 11);
+    place.ok(&["approve", "last", "sub/ok"]);
+    assert_eq!(place.run(&["resume", "last"]).code, 11, "it is asked again in the second round");
+    place.ok(&["approve", "last", "sub/ok"]);
+    let ran = place.run(&["resume", "last"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}

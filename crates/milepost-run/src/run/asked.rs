@@ -66,6 +66,14 @@ impl Runner {
         self.asked_below(&graph, inside.and_then(|inside| inside.get("below")), rest, depth + 1)
     }
 
+    /// The whole name of the question that is meant: a name without rounds means the one that waits now, in whichever round.
+    pub fn meant(&self, state: &State, name: &str) -> String {
+        let ledger = Ledger::read(state).ok();
+        let waits = ledger.iter().flat_map(Ledger::nodes).filter(|(_, entry)| entry.status == Status::Waiting);
+        let meant = waits.map(|(whole, _)| whole).filter(|whole| without_rounds(whole) == name);
+        meant.last().unwrap_or(name).to_owned()
+    }
+
     /// The names of the questions that a run can ask, or asks now.
     pub fn questions(&self, state: &State, graph: &Graph) -> Vec<String> {
         let own = graph.nodes.iter().map(|node| node.id.as_str());
@@ -73,6 +81,11 @@ impl Runner {
         let parts = ledger.iter().flat_map(Ledger::nodes).map(|(name, _)| name).filter(|name| name.contains('/'));
         own.chain(parts).filter(|name| self.asked(state, graph, name).is_some()).map(str::to_owned).collect()
     }
+}
+
+fn without_rounds(name: &str) -> String {
+    let parts = name.split('/').map(|part| part.split_once('#').map_or(part, |(id, _)| id));
+    parts.collect::<Vec<_>>().join("/")
 }
 
 /// The node that a name begins with, without its round; what comes after it.
