@@ -282,7 +282,7 @@ pub enum KeyError {
     },
     /// A key was given, but the workspace was made without encryption.
     #[error(
-        "workspace {workspace} is not encrypted, but a master key was given: open it without the key; to encrypt what is in it, export its sessions without the key and import them into a new store with it"
+        "workspace {workspace} is not encrypted, but a master key was given: open this one without a key; to encrypt what is in it, export its sessions without the key and import them into a new store with it"
     )]
     NotEncrypted {
         /// The workspace.

@@ -330,7 +330,7 @@ impl Migration<'_> {
             Some(there) if there == record => Ok(()),
             Some(_) if record.key.kind == KEY_KIND => Err(self.other(
                 format!("key {}", record.key.key),
-                "it is another on the target, where the workspace was used already: name an empty target, or another workspace",
+                "it is another there: the workspace was used on the target; name an empty target, or another workspace",
             )),
             Some(there) if there.version > record.version => {
                 Err(self.other(format!("record {}", record.key.key), "was changed on the target"))
