@@ -72,8 +72,19 @@ pub struct Graph {
     numbers: HashMap<String, usize>,
     /// The numbers of the edges that leave each node.
     leaving: Vec<Vec<usize>>,
-    /// A way could not be read, which was told: what it would have led to is not known.
-    is_torn: bool,
+    /// Ways with a mistake in them, which was told. There are none in a graph that runs.
+    loose: Vec<Loose>,
+}
+
+/// An edge, a dependency or a start with a name that is not there. An end is known, or is the one that was probably meant, or
+/// could be any: whoever looks for further mistakes tells only what is wrong whatever was meant.
+#[derive(Debug, Clone)]
+struct Loose {
+    from: Option<usize>,
+    to: Option<usize>,
+    when: Option<Expression>,
+    closes_loop: bool,
+    origin: Origin,
 }
 
 /// A node: one action, and how to go about it.

@@ -12,7 +12,7 @@ use super::limits::{
     MAX_ATTEMPTS, MAX_DURATION_MS, MAX_EDGES, MAX_LOOP_ROUNDS, MAX_NAME_BYTES, MAX_NODES, MAX_PARALLEL,
 };
 use super::parameters::check_parameters;
-use super::{Edge, Graph, Node, OnError, OnLimit, Retry};
+use super::{Edge, Graph, Loose, Node, OnError, OnLimit, Retry};
 
 /// The keys of a graph's file.
 pub(super) const GRAPH: &[&str] = &[
@@ -57,8 +57,34 @@ pub(super) const ON_LIMIT: &[&str] = &["pause", "go_on"];
 /// A dependency as it was written: who needs whom.
 struct Need {
     of: usize,
-    on: String,
+    /// None when it could not be read, which was told.
+    on: Option<String>,
     origin: Origin,
+}
+
+/// A node as a file names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Known(usize),
+    /// There is no such node, but one with nearly that name.
+    Meant(usize),
+    Unknown,
+}
+
+impl Named {
+    fn known(self) -> Option<usize> {
+        match self {
+            Named::Known(number) => Some(number),
+            Named::Meant(_) | Named::Unknown => None,
+        }
+    }
+
+    fn probable(self) -> Option<usize> {
+        match self {
+            Named::Known(number) | Named::Meant(number) => Some(number),
+            Named::Unknown => None,
+        }
+    }
 }
 
 /// Reads a document. None when there is nothing to look at further.
@@ -117,26 +143,37 @@ pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut 
         is_plan: steps.is_some(),
         path: path.display().to_string(),
         text: "".into(),
-        is_torn: false,
+        loose: Vec::new(),
     };
     for need in needs.into_iter().flatten() {
-        match known(&graph, &need.on, &need.origin, "dependencies", reader) {
-            Some(from) => {
-                let (to, origin) = (need.of, need.origin);
-                graph.add(Edge { from, to, when: None, limit: None, on_limit: OnLimit::default(), origin });
+        let (to, origin) = (need.of, need.origin);
+        let from = named(&graph, need.on.as_deref(), &origin, "dependencies", reader);
+        match from.known() {
+            Some(from) => graph.add(Edge { from, to, when: None, limit: None, on_limit: OnLimit::default(), origin }),
+            None => {
+                let from = from.probable();
+                graph.loose.push(Loose { from, to: Some(to), when: None, closes_loop: false, origin });
             }
-            None => graph.is_torn = true,
         }
     }
     if let Some(edges) = tree.get("edges") {
         read_edges(edges, &mut graph, reader);
     }
     if let Some(start) = tree.get("start") {
-        let named = read_needs(0, start, "start", reader);
-        let found = named.iter().filter_map(|need| known(&graph, &need.on, &need.origin, "start", reader));
-        let found: Vec<usize> = found.collect();
-        graph.is_torn |= found.len() != named.len();
-        graph.start = (found.len() == named.len()).then_some(found);
+        let mut starts = Vec::new();
+        for need in read_needs(0, start, "start", reader) {
+            match named(&graph, need.on.as_deref(), &need.origin, "start", reader).probable() {
+                Some(number) => starts.push(number),
+                None => graph.loose.push(Loose {
+                    from: None,
+                    to: None,
+                    when: None,
+                    closes_loop: false,
+                    origin: need.origin,
+                }),
+            }
+        }
+        graph.start = Some(starts);
     }
     if let Some(outputs) = tree.get("outputs") {
         graph.outputs = expressions(outputs, "outputs", reader);
@@ -290,11 +327,7 @@ fn read_needs(of: usize, tree: &Tree, key: &str, reader: &mut Reader) -> Vec<Nee
         Data::Nothing => &[],
         _ => one,
     };
-    let needs = items.iter().filter_map(|item| {
-        let on = reader.text(item, key)?;
-        Some(Need { of, on, origin: item.origin.clone() })
-    });
-    needs.collect()
+    items.iter().map(|item| Need { of, on: reader.text(item, key), origin: item.origin.clone() }).collect()
 }
 
 fn read_retry(tree: &Tree, reader: &mut Reader) -> Option<Retry> {
@@ -337,11 +370,15 @@ fn read_budget(tree: &Tree, reader: &mut Reader) -> Option<super::Budget> {
     Some(super::Budget { tokens, cost_usd })
 }
 
-/// Whether a key that is missing is there under a name that nobody knows, and that was told.
+/// The value of a key that is missing, but is there under a name that nobody knows, and that was told.
+fn misspelt<'t>(tree: &'t Tree, key: &str, known: &[&str]) -> Option<&'t Tree> {
+    let Data::Map(items) = &tree.data else { return None };
+    let mut strange = items.iter().filter(|(name, ..)| !known.contains(&name.as_str()));
+    strange.find(|(name, ..)| nearest(name, known.iter().copied()) == Some(key)).map(|(_, _, value)| value)
+}
+
 pub(super) fn is_misspelt(tree: &Tree, key: &str, known: &[&str]) -> bool {
-    let Data::Map(items) = &tree.data else { return false };
-    let mut strange = items.iter().map(|(name, ..)| name.as_str()).filter(|name| !known.contains(name));
-    strange.any(|name| nearest(name, known.iter().copied()) == Some(key))
+    misspelt(tree, key, known).is_some()
 }
 
 /// Expressions with names. One that is wrong is told, and something stands in for it: whoever uses its name is not told that it
@@ -378,41 +415,53 @@ fn stand_in(node: &Tree) -> Option<Expression> {
     Expression::compile(&Tree::plain("dyn(true)", node.origin.clone())).ok()
 }
 
-fn known(graph: &Graph, id: &str, at: &Origin, key: &str, reader: &mut Reader) -> Option<usize> {
-    let found = graph.find(id);
-    if found.is_none() {
-        reader.unknown(at, key, "there is no node", id, graph.nodes.iter().map(|node| node.id.as_str()));
+/// Which node a name means. One that is not there is told.
+fn named(graph: &Graph, id: Option<&str>, at: &Origin, key: &str, reader: &mut Reader) -> Named {
+    let Some(id) = id else { return Named::Unknown };
+    if let Some(number) = graph.find(id) {
+        return Named::Known(number);
     }
-    found
+    let all = graph.nodes.iter().map(|node| node.id.as_str());
+    reader.unknown(at, key, "there is no node", id, all.clone());
+    nearest(id, all).and_then(|id| graph.find(id)).map_or(Named::Unknown, Named::Meant)
 }
 
 fn read_edges(tree: &Tree, graph: &mut Graph, reader: &mut Reader) {
-    let Some(items) = reader.list(tree, "edges") else { return };
-    if items.len() > MAX_EDGES {
-        let why = format!("there are {} edges, the limit MAX_EDGES is {MAX_EDGES}", items.len());
-        reader.wrong(&tree.origin, "edges", why, "split it into several graphs");
-        return;
-    }
-    for item in items {
-        match read_edge(item, graph, reader) {
-            Some(edge) => graph.add(edge),
-            None => graph.is_torn = true,
+    let items = reader.list(tree, "edges").filter(|items| {
+        let fits = items.len() <= MAX_EDGES;
+        if !fits {
+            let why = format!("there are {} edges, the limit MAX_EDGES is {MAX_EDGES}", items.len());
+            reader.wrong(&tree.origin, "edges", why, "split it into several graphs");
         }
+        fits
+    });
+    let Some(items) = items else {
+        let origin = tree.origin.clone();
+        graph.loose.push(Loose { from: None, to: None, when: None, closes_loop: false, origin });
+        return;
+    };
+    for item in items {
+        read_edge(item, graph, reader);
     }
 }
 
-fn read_edge(tree: &Tree, graph: &Graph, reader: &mut Reader) -> Option<Edge> {
-    reader.section(tree, "edge", EDGE)?;
+fn read_edge(tree: &Tree, graph: &mut Graph, reader: &mut Reader) {
+    let is_section = reader.section(tree, "edge", EDGE).is_some();
     let mut end = |key: &str| match tree.get(key) {
         Some(node) => {
-            let id = reader.text(node, key)?;
-            known(graph, &id, &node.origin, key, reader)
+            let id = reader.text(node, key);
+            named(graph, id.as_deref(), &node.origin, key, reader)
         }
-        None if is_misspelt(tree, key, EDGE) => None,
-        None => {
-            reader.wrong(&tree.origin, "edge", format!("it has no {key:?}"), format!("write {key}: and a node's name"));
-            None
-        }
+        None if !is_section => Named::Unknown,
+        None => match misspelt(tree, key, EDGE) {
+            // The wrong key was told, which is enough.
+            Some(node) => node.text().and_then(|id| graph.find(id)).map_or(Named::Unknown, Named::Meant),
+            None => {
+                let instead = format!("write {key}: and a node's name");
+                reader.wrong(&tree.origin, "edge", format!("it has no {key:?}"), instead);
+                Named::Unknown
+            }
+        },
     };
     let (from, to) = (end("from"), end("to"));
     // An edge whose condition or limit is wrong stays an edge: what it leads to is not to blame.
@@ -424,12 +473,22 @@ fn read_edge(tree: &Tree, graph: &Graph, reader: &mut Reader) -> Option<Edge> {
         }
         reader.choice(node, "on_limit", ON_LIMIT)
     });
-    Some(Edge {
-        from: from?,
-        to: to?,
-        when,
-        limit: limit.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX)),
-        on_limit: if on_limit == Some("go_on") { OnLimit::GoOn } else { OnLimit::Pause },
-        origin: tree.origin.clone(),
-    })
+    let origin = tree.origin.clone();
+    match (from.known(), to.known()) {
+        (Some(from), Some(to)) => graph.add(Edge {
+            from,
+            to,
+            when,
+            limit: limit.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX)),
+            on_limit: if on_limit == Some("go_on") { OnLimit::GoOn } else { OnLimit::Pause },
+            origin,
+        }),
+        _ => graph.loose.push(Loose {
+            from: from.probable(),
+            to: to.probable(),
+            when,
+            closes_loop: limit.is_some(),
+            origin,
+        }),
+    }
 }

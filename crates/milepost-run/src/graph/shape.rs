@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use milepost_document::Reader;
 
-use super::{Edge, Graph};
+use super::{Edge, Graph, Loose};
 
 /// Along the edges, or against them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,47 +15,68 @@ pub(super) enum Direction {
 
 /// Which nodes can be reached from one without closing a loop, itself included.
 pub(super) fn reach(graph: &Graph, from: usize, direction: Direction) -> Vec<bool> {
-    reach_all(graph, &[from], direction)
+    reach_all(graph, graph.loose.iter(), &[from], direction)
 }
 
-fn reach_all(graph: &Graph, from: &[usize], direction: Direction) -> Vec<bool> {
-    let mut next: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes.len()];
+/// Ways with a mistake in them count as whatever they may have meant.
+fn reach_all<'g>(
+    graph: &Graph,
+    loose: impl Iterator<Item = &'g Loose>,
+    from: &[usize],
+    direction: Direction,
+) -> Vec<bool> {
+    let count = graph.nodes.len();
+    // Two more than there are nodes: a way that leads anywhere, and one that comes from anywhere.
+    let (anywhere, from_anywhere) = (count, count + 1);
+    let mut next: Vec<Vec<usize>> = vec![Vec::new(); count + 2];
+    let mut add = |from: usize, to: usize| match direction {
+        Direction::Forward => next[from].push(to),
+        Direction::Backward => next[to].push(from),
+    };
     for edge in graph.edges.iter().filter(|edge| edge.limit.is_none()) {
-        match direction {
-            Direction::Forward => next[edge.from].push(edge.to),
-            Direction::Backward => next[edge.to].push(edge.from),
-        }
+        add(edge.from, edge.to);
     }
-    let mut seen = vec![false; graph.nodes.len()];
+    let mut loose = loose.filter(|way| !way.closes_loop).peekable();
+    if loose.peek().is_some() {
+        (0..count).for_each(|node| add(anywhere, node));
+        (0..count).for_each(|node| add(node, from_anywhere));
+    }
+    for way in loose {
+        add(way.from.unwrap_or(from_anywhere), way.to.unwrap_or(anywhere));
+    }
+    let mut seen = vec![false; count + 2];
     let mut open: Vec<usize> = from.to_vec();
     while let Some(node) = open.pop() {
         if !std::mem::replace(&mut seen[node], true) {
             open.extend(&next[node]);
         }
     }
+    seen.truncate(count);
     seen
 }
 
 pub(super) fn check(graph: &Graph, reader: &mut Reader) {
-    let has_circle = circles(graph, reader);
+    let circling = circles(graph, reader);
     twins(graph, reader);
-    if !has_circle && !graph.is_torn {
-        loops(graph, reader);
-        unreachable(graph, reader);
-        races(graph, reader);
-    }
+    loops(graph, reader);
+    lonely(graph, reader);
     outputs(graph, reader);
+    // What else is wrong is looked for as if the circles had the limits that were asked for.
+    let mut mended = graph.clone();
+    circling.into_iter().for_each(|edge| mended.edges[edge].limit = Some(1));
+    unreachable(&mended, reader);
+    races(&mended, reader);
 }
 
-/// Circles of edges without a limit. True when there is one.
-fn circles(graph: &Graph, reader: &mut Reader) -> bool {
+/// Circles of edges without a limit: the edges that close them.
+fn circles(graph: &Graph, reader: &mut Reader) -> Vec<usize> {
     // 0: not seen, 1: on the way, 2: done. The way is a stack of our own: a graph may be deep.
     let mut state = vec![0u8; graph.nodes.len()];
-    let mut next: Vec<Vec<(usize, &Edge)>> = vec![Vec::new(); graph.nodes.len()];
-    for edge in graph.edges.iter().filter(|edge| edge.limit.is_none()) {
-        next[edge.from].push((edge.to, edge));
+    let mut next: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes.len()];
+    for (number, edge) in graph.edges.iter().enumerate().filter(|(_, edge)| edge.limit.is_none()) {
+        next[edge.from].push(number);
     }
-    let mut found = false;
+    let mut found = Vec::new();
     for start in 0..graph.nodes.len() {
         if state[start] != 0 {
             continue;
@@ -63,19 +84,20 @@ fn circles(graph: &Graph, reader: &mut Reader) -> bool {
         let mut way: Vec<(usize, usize)> = vec![(start, 0)];
         state[start] = 1;
         while let Some((node, at)) = way.last_mut() {
-            let Some((to, edge)) = next[*node].get(*at).copied() else {
+            let Some(&number) = next[*node].get(*at) else {
                 state[*node] = 2;
                 way.pop();
                 continue;
             };
             *at += 1;
+            let edge = &graph.edges[number];
+            let to = edge.to;
             match state[to] {
                 0 => {
                     state[to] = 1;
                     way.push((to, 0));
                 }
                 1 => {
-                    found = true;
                     let ids = way.iter().map(|(node, _)| *node).skip_while(|node| *node != to);
                     let names: Vec<&str> = ids.chain([to]).map(|node| graph.nodes[node].id.as_str()).collect();
                     let why = format!("these nodes run in a circle that never ends: {}", names.join(" → "));
@@ -84,6 +106,7 @@ fn circles(graph: &Graph, reader: &mut Reader) -> bool {
                         false => "write limit: and a number at the edge that leads back, and when: and a condition",
                     };
                     reader.wrong(&edge.origin, "", why, instead);
+                    found.push(number);
                 }
                 _ => {}
             }
@@ -123,21 +146,49 @@ fn loops(graph: &Graph, reader: &mut Reader) {
     }
 }
 
+/// Nodes that no way leads to from the beginning.
 fn unreachable(graph: &Graph, reader: &mut Reader) {
-    let reached = reach_all(graph, &graph.starts(), Direction::Forward);
-    for (number, node) in graph.nodes.iter().enumerate() {
-        if !reached[number] {
-            let instead = "add an edge to it, or name it in start";
-            reader.wrong(&node.origin, &node.id, "no way leads to this node: it never runs", instead);
+    let lead_somewhere = graph.loose.iter().filter(|way| way.to.is_some());
+    let reached = reach_all(graph, lead_somewhere, &graph.starts(), Direction::Forward);
+    // It may be what is meant there, and may as well not be.
+    let meant = graph.loose.iter().find(|way| way.to.is_none() && !way.closes_loop);
+    for (number, node) in graph.nodes.iter().enumerate().filter(|(number, _)| !reached[*number]) {
+        match meant {
+            None => {
+                let instead = "add an edge to it, or name it in start";
+                reader.wrong(&node.origin, &node.id, "no way leads to this node: it never runs", instead);
+            }
+            Some(way) if graph.incoming(number).next().is_none() => {
+                let instead = format!("name it at {}, or add an edge to it", way.origin);
+                reader.doubt(&node.origin, &node.id, "no way that can be read leads to this node", instead);
+            }
+            Some(_) => {}
         }
     }
-    if graph.is_plan || graph.start.is_some() || graph.nodes.len() == 1 || graph.edges.is_empty() {
+}
+
+/// Nodes beside a graph of others: whoever drew edges probably forgot theirs.
+fn lonely(graph: &Graph, reader: &mut Reader) {
+    let has_no_edges = graph.edges.is_empty() && graph.loose.is_empty();
+    if graph.is_plan || graph.start.is_some() || graph.nodes.len() == 1 || has_no_edges {
         return;
     }
-    for (number, node) in graph.nodes.iter().enumerate() {
-        if graph.edges.iter().all(|edge| edge.from != number && edge.to != number) {
-            let why = "no edge leads to this node or away from it";
-            reader.wrong(&node.origin, &node.id, why, "add an edge to it, or name it in start");
+    let mut has_edge = vec![false; graph.nodes.len()];
+    let ends = graph.edges.iter().flat_map(|edge| [edge.from, edge.to]);
+    let loose_ends = graph.loose.iter().flat_map(|way| [way.from, way.to]).flatten();
+    ends.chain(loose_ends).for_each(|node| has_edge[node] = true);
+    let meant = graph.loose.iter().find(|way| way.from.is_none() || way.to.is_none());
+    for (node, _) in graph.nodes.iter().zip(has_edge).filter(|(_, has_edge)| !has_edge) {
+        match meant {
+            None => {
+                let why = "no edge leads to this node or away from it";
+                reader.wrong(&node.origin, &node.id, why, "add an edge to it, or name it in start");
+            }
+            Some(way) => {
+                let why = "no edge that can be read leads to this node or away from it";
+                let instead = format!("name it at {}, or add an edge to it", way.origin);
+                reader.doubt(&node.origin, &node.id, why, instead);
+            }
         }
     }
 }

@@ -51,22 +51,31 @@ pub(super) fn check(graph: &Graph, reader: &mut Reader) {
     }
     for edge in &graph.edges {
         let Some(when) = &edge.when else { continue };
-        let mut own = names.clone();
-        own.insert("output".to_owned(), gives(&graph.nodes[edge.from]));
-        own.insert("failed".to_owned(), Type::Bool);
-        own.insert("error".to_owned(), Type::Any);
-        expression(when, &own, "when", Some(&Type::Bool), reader);
+        condition(when, gives(&graph.nodes[edge.from]), &names, reader);
         for (path, giver) in late(graph, edge.from, true, &when.paths()) {
             let column = when.text().find(&path).unwrap_or(0);
             let instead = format!("add an edge from {giver}, or ask has({path}) first");
             reader.doubt(&when.at(0, column), "when", unsure(giver), instead);
         }
     }
+    for way in &graph.loose {
+        let given = way.from.map_or(Type::Any, |from| gives(&graph.nodes[from]));
+        way.when.iter().for_each(|when| condition(when, given.clone(), &names, reader));
+    }
     let mut last = names;
     last.retain(|name, _| name == "memory" || name == "outputs" || name == "session");
     for (key, value) in &graph.outputs {
         expression(value, &last, key, None, reader);
     }
+}
+
+/// The condition of an edge, and what the node that it leaves gives.
+fn condition(when: &Expression, given: Type, names: &Names, reader: &mut Reader) {
+    let mut own = names.clone();
+    own.insert("output".to_owned(), given);
+    own.insert("failed".to_owned(), Type::Bool);
+    own.insert("error".to_owned(), Type::Any);
+    expression(when, &own, "when", Some(&Type::Bool), reader);
 }
 
 /// What is known everywhere.
@@ -131,7 +140,6 @@ fn expression(value: &Expression, names: &Names, key: &str, wanted: Option<&Type
 /// Outputs of nodes that are not sure to have run before a node: the path, and who gives it.
 fn late<'g>(graph: &'g Graph, node: usize, own: bool, paths: &[Vec<String>]) -> Vec<(String, &'g str)> {
     let mut found = Vec::new();
-    let paths = if graph.is_torn { &[] } else { paths };
     for path in paths {
         let [first, output, ..] = path.as_slice() else { continue };
         let giver = graph.nodes.iter().position(|node| node.output == *output);

@@ -96,6 +96,70 @@ fn only_the_mistake_itself_is_told() {
     assert_snapshot!(told("nodes:\n  a: {action: shell, with: {command: ls}, remember: {code: output.(}}\n  b: {action: shell, with: {command: 'echo {{ memory.code }}'}, needs: a}\noutputs: {code: memory.code + 1}\n"), @"Error g.yaml:2:67: remember: this does not parse as CEL: no viable alternative at input '.('; look at the brackets, quotes and operators there");
 }
 
+/// What is wrong besides is told at once, also where a way cannot be read: with the node that was probably meant in its place, or,
+/// where nobody knows, only what is wrong whatever was meant.
+#[test]
+fn what_else_is_wrong_is_told_beside_a_name_that_is_not_there() {
+    let four = |edges: &str| {
+        told(&format!(
+            "memory: {{n: 0}}\nstart: first\nnodes:\n  first: {{action: shell, with: {{command: ls}}}}\n  left: {{action: set, with: {{n: 1}}}}\n  right: {{action: set, with: {{n: 2}}}}\n  lost: {{action: set, with: {{m: 1}}}}\nedges:\n{edges}"
+        ))
+    };
+    // A race and a lost node beside a misspelt end.
+    assert_snapshot!(four("  - {from: first, to: leftt}\n  - {from: first, to: right}\n"), @r#"
+    Error g.yaml:6:3: right: it may run at the same time as left and both write memory.n; put an edge between them, or let each write a key of its own
+    Error g.yaml:7:3: lost: no way leads to this node: it never runs; add an edge to it, or name it in start
+    Error g.yaml:9:23: to: there is no node "leftt"; did you mean left?
+    "#);
+    // The misspelt way orders the two: there is no race.
+    assert_snapshot!(four("  - {from: first, to: left}\n  - {from: lefft, to: right}\n"), @r#"
+    Error g.yaml:7:3: lost: no way leads to this node: it never runs; add an edge to it, or name it in start
+    Error g.yaml:10:12: from: there is no node "lefft"; did you mean left?
+    "#);
+    // Nobody knows where it leads: the node may be what was meant, and the two may be ordered by it.
+    assert_snapshot!(four("  - {from: first, to: left}\n  - {from: first, to: right}\n  - {from: left, to: somewhere_else}\n"), @r#"
+    Warning g.yaml:7:3: lost: no way that can be read leads to this node; name it at g.yaml:11:5, or add an edge to it
+    Error g.yaml:11:22: to: there is no node "somewhere_else"; what is known: first, left, right, lost
+    "#);
+    // From wherever it comes, it leads to none of these.
+    assert_snapshot!(four("  - {from: first, to: left}\n  - {from: first, to: right}\n  - {from: somewhere_else, to: first}\n"), @r#"
+    Error g.yaml:7:3: lost: no way leads to this node: it never runs; add an edge to it, or name it in start
+    Error g.yaml:11:12: from: there is no node "somewhere_else"; what is known: first, left, right, lost
+    "#);
+    // A circle hides neither.
+    assert_snapshot!(four("  - {from: first, to: left}\n  - {from: first, to: right}\n  - {from: right, to: first}\n"), @r#"
+    Error g.yaml:6:3: right: it may run at the same time as left and both write memory.n; put an edge between them, or let each write a key of its own
+    Error g.yaml:7:3: lost: no way leads to this node: it never runs; add an edge to it, or name it in start
+    Error g.yaml:11:5: these nodes run in a circle that never ends: first → right → first; write limit: and a number at the edge that leads back, and when: and a condition
+    "#);
+    // The condition of a way that cannot be read is looked at, too.
+    assert_snapshot!(four("  - {from: first, to: leftt, when: output.kode == 0}\n  - {from: first, to: somewhere_else, when: memroy.n == 1}\n  - {from: left, to: right}\n  - {from: right, to: lost}\n"), @r#"
+    Error g.yaml:9:23: to: there is no node "leftt"; did you mean left?
+    Error g.yaml:9:42: when: output has no "kode"; did you mean code?
+    Error g.yaml:10:23: to: there is no node "somewhere_else"; what is known: first, left, right, lost
+    Error g.yaml:10:45: when: there is no "memroy" here; did you mean memory?
+    "#);
+    // A key that is misspelt, a start, a dependency, edges that are no list.
+    assert_snapshot!(four("  - {from: first, too: left}\n  - {from: left, to: right}\n"), @r#"
+    Error g.yaml:7:3: lost: no way leads to this node: it never runs; add an edge to it, or name it in start
+    Error g.yaml:9:19: edge: there is no key "too"; did you mean to?
+    "#);
+    assert_snapshot!(four("  first: left\n"), @r#"
+    Warning g.yaml:5:3: left: no way that can be read leads to this node; name it at g.yaml:9:3, or add an edge to it
+    Warning g.yaml:6:3: right: no way that can be read leads to this node; name it at g.yaml:9:3, or add an edge to it
+    Warning g.yaml:7:3: lost: no way that can be read leads to this node; name it at g.yaml:9:3, or add an edge to it
+    Error g.yaml:9:3: edges: a section stands here; write a list
+    "#);
+    assert_snapshot!(told("start: [a, nowhere_at_all]\nnodes:\n  a: {action: set, with: {x: 1}}\n  b: {action: set, with: {y: 1}}\n  c: {action: set, with: {z: 1}}\nedges:\n  - {from: b, to: c}\n"), @r#"
+    Error g.yaml:1:12: start: there is no node "nowhere_at_all"; what is known: a, b, c
+    Warning g.yaml:4:3: b: no way that can be read leads to this node; name it at g.yaml:1:12, or add an edge to it
+    "#);
+    assert_snapshot!(told("steps:\n  - {id: one, action: set, with: {x: 1}}\n  - {id: two, action: set, with: {x: 2}, dependencies: [onne]}\n  - {id: three, action: set, with: {x: 3}, dependencies: [two]}\n  - {id: four, action: set, with: {x: 4}, dependencies: [one]}\n"), @r#"
+    Error g.yaml:3:57: dependencies: there is no node "onne"; did you mean one?
+    Error g.yaml:5:10: four: it may run at the same time as two and both write memory.x; put an edge between them, or let each write a key of its own
+    "#);
+}
+
 #[test]
 fn a_condition_that_compares_what_cannot_be_compared() {
     assert_snapshot!(two("  - {from: a, to: b, when: memory.count == '3'}\n"), @"Error g.yaml:6:41: when: a number is compared with a text, and they are never equal; write the number without quotes, or use int(…)");
