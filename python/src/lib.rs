@@ -15,6 +15,11 @@ mod run;
 mod session;
 mod snapshot;
 
+/// A checkpoint is made by one thread and let go by the one that writes: the system's allocator took a tenth of the time of saving.
+/// Nothing is being allocated here while the process forks (`process`).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The inner part of the package `milepost`.
 #[pyo3::pymodule]
 mod _milepost {

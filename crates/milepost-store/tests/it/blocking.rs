@@ -51,6 +51,43 @@ fn threads_that_wait_and_tasks_that_do_not_share_a_store() {
     }
 }
 
+/// Whoever is at the desk works for others too, and may be closing the store: everyone gets an answer, and what was acknowledged is
+/// stored.
+#[test]
+fn a_store_that_is_closed_under_its_callers_answers_each_of_them() {
+    let scratch = Scratch::new();
+    for round in 0..8 {
+        let store = open(&scratch);
+        let writers: Vec<_> =
+            (0..4).map(|_| block_on(store.create(NewSession::default(), &claim())).unwrap()).collect();
+        let stored: Vec<_> = std::thread::scope(|scope| {
+            let callers: Vec<_> = writers
+                .iter()
+                .map(|writer| {
+                    scope.spawn(move || {
+                        let mut stored = 0u64;
+                        loop {
+                            match block_on(writer.append(Append::new().message(user("again")))) {
+                                Ok(_) => stored += 1,
+                                Err(Error::Closed) => return stored,
+                                Err(error) => panic!("{error}"),
+                            }
+                        }
+                    })
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(5 * round));
+            block_on(store.close()).unwrap();
+            callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+        });
+        let store = open(&scratch);
+        for (writer, stored) in writers.iter().zip(stored) {
+            assert_eq!(block_on(store.session(writer.id())).unwrap().messages(), stored);
+        }
+        block_on(store.close()).unwrap();
+    }
+}
+
 #[test]
 fn texts_are_indexed_when_nobody_writes_any_more() {
     let scratch = Scratch::new();
