@@ -16,6 +16,6 @@ pub fn parse_message(mut value: Value) -> Result<Message> {
         }
     }
     serde_json::from_value(value).map_err(|error| {
-        Error::refused("this is not a message", error.to_string(), "write {\"role\": \"user\", \"content\": \"…\"}")
+        Error::malformed("this is not a message", error.to_string(), "write {\"role\": \"user\", \"content\": \"…\"}")
     })
 }

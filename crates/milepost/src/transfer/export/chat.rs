@@ -7,7 +7,7 @@ use milepost_store::{Store, StoredMessage};
 use serde_json::{Map, Value, json};
 
 use super::folder::{Folder, Present, safe_name};
-use super::shapes::{SECTIONS_FIELD, TOOL_NAMES, View, estimate_tokens, plain};
+use super::shapes::{SECTIONS_FIELD, TOOL_NAMES, View, estimate_tokens, plain, with_own_role};
 use crate::error::Result;
 use crate::transfer::written;
 
@@ -50,7 +50,10 @@ fn message(found: &StoredMessage) -> (Value, u64) {
     let tokens = map.get("tokens").and_then(Value::as_u64).unwrap_or_else(|| estimate_tokens(&message.text()));
     map.entry("id").or_insert_with(|| format!("msg_{}", found.at.seq).into());
     map.entry("timestamp").or_insert_with(|| found.time.to_string().into());
-    map.insert("role".into(), message.role.as_str().into());
+    if !message.extra.contains_key(TOOL_NAMES) {
+        map.insert("role".into(), message.role.as_str().into());
+        with_own_role(&mut map);
+    }
     map.entry("content").or_insert_with(|| serde_json::to_value(&message.content).unwrap_or_default());
     map.insert("tokens".into(), tokens.into());
     if !message.channel.is_main() {

@@ -6,7 +6,7 @@ use milepost_model::{Seq, SessionId};
 use milepost_store::{MessageQuery, Store, StoredMessage};
 use serde_json::Value;
 
-use super::shapes::{TOOL_NAMES, plain};
+use super::shapes::{TOOL_NAMES, plain, with_own_role};
 use crate::error::{Error, Result};
 
 /// So many messages are read at a time.
@@ -42,6 +42,7 @@ pub(super) fn with_time(found: &StoredMessage) -> Result<Value> {
     let mut value = serde_json::to_value(&found.message)
         .map_err(|error| Error::file(format!("writing message {}", found.at), error))?;
     if let Value::Object(map) = &mut value {
+        with_own_role(map);
         map.entry("timestamp").or_insert_with(|| Value::String(found.time.to_string()));
     }
     Ok(value)

@@ -24,8 +24,8 @@ pub(super) struct Found {
     pub beside: Vec<Beside>,
 }
 
-fn read_error(path: &Path, error: impl ToString) -> Error {
-    Error::file(format!("reading {}", path.display()), error.to_string())
+fn read_error(path: &Path, error: std::io::Error) -> Error {
+    Error::reading(format!("reading {}", path.display()), &error)
 }
 
 pub(super) fn is_bundle(path: &Path) -> Result<bool> {

@@ -38,7 +38,7 @@ pub async fn import_path(store: &Store, path: &Path, options: &ImportOptions, cl
     }
     if files::is_bundle(path)? {
         let file =
-            std::fs::File::open(path).map_err(|error| Error::file(format!("opening {}", path.display()), error))?;
+            std::fs::File::open(path).map_err(|error| Error::reading(format!("opening {}", path.display()), &error))?;
         let imported = Box::pin(super::import_bundle(store, file, &options, claim, &mut |_| {})).await?;
         return Ok(vec![imported]);
     }

@@ -3,7 +3,7 @@
 use milepost_model::{Block, Channel, Content, Message, Role, Timestamp};
 use serde_json::{Map, Value};
 
-use crate::transfer::export::TOOL_NAMES;
+use crate::transfer::export::{ROLE_NAME, TOOL_NAMES};
 use crate::transfer::when::parse_time;
 
 /// A message with the time it brought along.
@@ -20,10 +20,17 @@ pub(super) fn said(value: Value) -> Result<Said, String> {
         Some(Value::String(role)) if !role.is_empty() => role,
         _ => return Err("a message has no role".to_owned()),
     };
-    let role = match role.as_str() {
-        "human" => Role::User,
-        "ai" => Role::Assistant,
-        _ => Role::from(role),
+    let ours = match role.as_str() {
+        "human" => Some(Role::User),
+        "ai" => Some(Role::Assistant),
+        _ => None,
+    };
+    let role = match ours {
+        Some(ours) => {
+            map.insert(ROLE_NAME.to_owned(), role.into());
+            ours
+        }
+        None => Role::from(role),
     };
     let time = ["timestamp", "createdAt", "created_at", "time"].iter().find_map(|key| parse_time(map.get(*key)?));
     // A time in our own form says no more than the entry's.

@@ -148,7 +148,7 @@ fn said(number: u32) -> Value {
             json!({ "role": "user", "content": "look", "timestamp": "2025-03-01T10:00:00+01:00", "metadata": { "phase": 1, "type": "log" } })
         }
         1 => json!({
-            "role": "assistant", "content": "I look", "timestamp": "2025-03-01T09:00:01.000Z",
+            "role": "ai", "content": "I look", "timestamp": "2025-03-01T09:00:01.000Z",
             "toolCalls": [{ "id": "c1", "name": "ls", "arguments": { "dir": "." }, "took": 3 }],
         }),
         2 => json!({
@@ -306,6 +306,8 @@ fn four_files(tree: &mut Tree, below: &str, id: &str) {
         "messages": [
             { "id": "m1", "timestamp": "2025-07-01T10:00:00Z", "role": "user", "content": "go", "tokens": 7 },
             { "id": "m2", "timestamp": "2025-07-01T10:01:00.000Z", "role": "assistant", "content": "done", "tokens": 9, "model": "x" },
+            { "id": "m3", "timestamp": "2025-07-01T10:02:00Z", "role": "human", "content": "more", "tokens": 1 },
+            { "id": "m4", "timestamp": "2025-07-01T10:03:00Z", "role": "ai", "content": "more", "tokens": 1 },
         ],
         "metadata": { "createdAt": "2025-07-01T09:00:00Z", "updatedAt": "2025-07-01T11:00:00Z", "messageCount": 12, "tokenCount": 160, "archived": true },
     });
@@ -436,7 +438,7 @@ async fn a_session_that_goes_on_is_not_told_as_it_was() {
     writer.append(Append::new().message(Message::new(milepost::model::Role::User, "more"))).await.unwrap();
     chat_files(&store, id, to.path(), Present::Refuse).await.unwrap();
     let chat: Value = serde_json::from_slice(&fs::read(to.path().join("chat_sess-42.json")).unwrap()).unwrap();
-    assert_eq!((&chat["metadata"]["messageCount"], &chat["metadata"]["archived"]), (&json!(3), &json!(true)));
+    assert_eq!((&chat["metadata"]["messageCount"], &chat["metadata"]["archived"]), (&json!(5), &json!(true)));
     assert_ne!(chat["metadata"]["updatedAt"], "2025-07-01T11:00:00Z");
 }
 
