@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::{BufRead, IsTerminal, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result};
-use milepost::config::{Loader, Settings, Work};
+use anyhow::Result;
+use milepost::config::{Loader, Settings, Url, Work};
 use milepost::store::{Error as StoreError, Store};
 use milepost::{EngineOptions, Mark, Milepost, Notice, Point, SessionId, SessionQuery, Timestamp, relative};
 use milepost_models::Cancel;
@@ -14,7 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use crate::args::Global;
-use crate::errors::{Failed, INTERRUPTED, Interrupted, Usage, without_advice};
+use crate::errors::{Failed, INTERRUPTED, Interrupted, OnFile, Usage, without_advice};
 use crate::out::{Out, Styles, count, plain, short};
 use crate::progress::{Progress, Waiting};
 use crate::{holder, places, scratch};
@@ -24,6 +25,8 @@ const NO_LAST: &str =
     "no last session: there is none here yet; begin one with `milepost sessions new`, or check the workspace";
 /// So long a command waits for whoever holds the session that it writes to.
 const WAIT_SECONDS: u64 = 5;
+/// Up to this size a file is looked through when damage was met, which takes a second.
+const MAX_CHECKED_BYTES: u64 = 256 << 20;
 /// The longest answer to a question that is read.
 const MAX_ANSWER_BYTES: u64 = 1024;
 
@@ -38,6 +41,8 @@ pub struct App {
     engine: Option<Milepost>,
     /// Engines on the same store with another policy.
     others: Vec<Milepost>,
+    /// Other stores that this command works with.
+    other_stores: Mutex<Vec<(String, Store)>>,
     notices: Option<Receiver<Notice>>,
     log: Option<File>,
     /// Where there is no store yet, none is made.
@@ -57,7 +62,8 @@ pub enum OnInterrupt {
 
 /// Threads for what waits; a search also uses them to read.
 pub fn runtime() -> Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(2).enable_all().build().context("starting")
+    let built = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    Ok(built.map_err(|error| Failed::system("starting threads", error))?)
 }
 
 /// Runs something until it ends or the person stops it. Who stops it twice does not wait for anything.
@@ -65,7 +71,7 @@ pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>, on: OnI
     if matches!(on, OnInterrupt::Own) {
         return work.await;
     }
-    let mut interrupts = interrupts().context("listening for interrupts")?;
+    let mut interrupts = interrupts()?;
     let (tell, told) = tokio::sync::oneshot::channel();
     // Beside the work, which may not let go.
     tokio::spawn(async move {
@@ -120,9 +126,10 @@ impl Interrupts {
 }
 
 #[cfg(unix)]
-pub fn interrupts() -> std::io::Result<Interrupts> {
+pub fn interrupts() -> Result<Interrupts> {
     use tokio::signal::unix::{SignalKind, signal};
-    Ok(Interrupts { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    let listen = |kind| signal(kind).map_err(|error| Failed::system("listening for interrupts", error));
+    Ok(Interrupts { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
 }
 
 #[cfg(windows)]
@@ -141,37 +148,47 @@ impl Interrupts {
 }
 
 #[cfg(windows)]
-pub fn interrupts() -> std::io::Result<Interrupts> {
-    tokio::signal::windows::ctrl_c().map(Interrupts)
+pub fn interrupts() -> Result<Interrupts> {
+    let listening = tokio::signal::windows::ctrl_c();
+    Ok(Interrupts(listening.map_err(|error| Failed::system("listening for interrupts", error))?))
 }
 
 /// Does what waits for a person or a program at the other end of the input, so that it can be interrupted.
 pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.context("reading the input")?
+    tokio::task::spawn_blocking(work).await.map_err(|error| Failed::system("working on the side", error))?
 }
 
-/// What was typed and cannot be meant.
-pub fn misread(error: milepost::Error) -> anyhow::Error {
-    match error {
-        milepost::Error::Refused { .. } => Usage(error.to_string()).into(),
-        error => error.into(),
-    }
+/// Where the command works.
+pub fn working_directory() -> Result<PathBuf> {
+    Ok(std::env::current_dir().on_file("asking for the working directory")?)
 }
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// A store that cannot be opened is looked at by no command: what helps is a rescue.
-fn damaged_store(error: &StoreError, url: &str) -> anyhow::Error {
+/// A store whose file is damaged is read by no command: what helps is a rescue.
+fn damaged_store(error: &StoreError, url: &str, way: &'static str) -> anyhow::Error {
     let text = milepost::Error::from(error.clone()).to_string();
     match places::rescue_of(url) {
         Some(command) => Failed::damaged_with(
-            format!("{}; rescue what is whole into a new store, or restore a backup", without_advice(&text)),
-            vec![("rescue", command)],
+            format!(
+                "the store {}: {}; rescue what is whole into a new store, or restore a backup",
+                plain(url),
+                without_advice(&text)
+            ),
+            vec![(way, command)],
         )
         .into(),
         None => milepost::Error::from(error.clone()).into(),
+    }
+}
+
+/// Why a store could not be opened.
+pub fn of_store(error: StoreError, url: &str) -> anyhow::Error {
+    match error {
+        error @ StoreError::Corrupt { .. } => damaged_store(&error, url, "rescue"),
+        error => milepost::Error::from(error).into(),
     }
 }
 
@@ -195,6 +212,7 @@ impl App {
             settings: None,
             engine: None,
             others: Vec::new(),
+            other_stores: Mutex::default(),
             notices: None,
             log: None,
             needs_store,
@@ -225,8 +243,7 @@ impl App {
 
     /// How settings are read: the file, the environment, then the flags.
     pub fn loader(&self) -> Result<Loader<'static>> {
-        let directory = std::env::current_dir().context("asking for the working directory")?;
-        let mut loader = Loader::new(directory, variable);
+        let mut loader = Loader::new(working_directory()?, variable);
         if let Some(path) = &self.global.config {
             loader = loader.file(path);
         }
@@ -311,7 +328,7 @@ impl App {
                 .into());
             }
             Err(milepost::Error::Store(error @ StoreError::Corrupt { .. })) => {
-                return Err(damaged_store(&error, settings.store.expose()));
+                return Err(damaged_store(&error, settings.store.expose(), "rescue"));
             }
             opened => opened?,
         };
@@ -344,7 +361,7 @@ impl App {
     pub async fn session_of(&mut self, given: &str, query: SessionQuery) -> Result<SessionId> {
         let engine = self.engine().await?;
         if given != "last" {
-            return engine.find(given).await.map_err(misread);
+            return Ok(engine.find(given).await?);
         }
         let newest = engine.sessions(&SessionQuery { limit: Some(1), ..query }).await?;
         match newest.sessions.first() {
@@ -440,16 +457,17 @@ impl App {
         }
         {
             let mut err = std::io::stderr().lock();
-            write!(err, "{question} [y/N] ").and_then(|()| err.flush()).context("asking")?;
+            write!(err, "{question} [y/N] ").and_then(|()| err.flush()).on_file("asking on the error output")?;
         }
         let answer = apart(|| {
             let mut answer = String::new();
-            std::io::stdin().lock().take(MAX_ANSWER_BYTES).read_line(&mut answer).context("reading the answer")?;
+            let mut input = std::io::stdin().lock().take(MAX_ANSWER_BYTES);
+            input.read_line(&mut answer).on_file("reading the answer")?;
             Ok(answer)
         });
         match answer.await?.trim().to_lowercase().as_str() {
             "y" | "yes" => Ok(()),
-            _ => Err(Usage("nothing was done: the answer was not yes".into()).into()),
+            _ => Err(Usage("nothing was done: the answer was not yes; run it again, and answer y".into()).into()),
         }
     }
 
@@ -464,9 +482,41 @@ impl App {
         Waiting::new(what, self.shows_progress())
     }
 
+    /// The flags that say where this command works, as they were typed, without a password.
+    pub fn flags_of_place(&self) -> Vec<(&'static str, String)> {
+        let config = self.global.config.as_ref().map(|path| path.display().to_string());
+        let store = self.global.store.as_ref().map(|url| Url::new(url).to_type());
+        let flags = [("--store", &store), ("--workspace", &self.global.workspace), ("--config", &config)];
+        flags.into_iter().filter_map(|(flag, value)| Some((flag, value.clone()?))).collect()
+    }
+
+    /// The same error; where the file of a store that this command works with is damaged, with the command that brings what is
+    /// whole out of it. What is wrong with an entry alone is nothing that a rescue mends.
+    pub async fn or_rescued(&self, error: anyhow::Error) -> anyhow::Error {
+        let Some(milepost::Error::Store(found @ StoreError::Corrupt { .. })) = error.downcast_ref() else {
+            return error;
+        };
+        let own = self.engine.as_ref().zip(self.settings.as_ref());
+        let own = own.map(|(engine, settings)| (settings.store.expose().to_owned(), engine.store().clone()));
+        let others = self.other_stores().clone().into_iter().map(|other| ("rescue other", other));
+        for (way, (url, store)) in own.map(|own| ("rescue", own)).into_iter().chain(others) {
+            // Only files are rescued, and only those that can be looked through at once are.
+            let Some(command) = places::rescue_of(&url) else { continue };
+            let file = places::sqlite_file(&url).and_then(|file| file.metadata().ok());
+            if file.is_some_and(|file| file.len() > MAX_CHECKED_BYTES) {
+                let text = format!("the store {}: {error:#}; if the file is damaged, rescue it", plain(&url));
+                return Failed::damaged_with(text, vec![(way, command)]).into();
+            }
+            if milepost::needs_rescue(&store).await {
+                return damaged_store(found, &url, way);
+            }
+        }
+        error
+    }
+
     /// The store that was named on the command line.
-    pub fn store_flag(&self) -> Option<String> {
-        self.global.store.clone()
+    pub fn store_flag(&self) -> Option<&str> {
+        self.global.store.as_deref()
     }
 
     /// Whether nothing but results and errors is written.
@@ -483,7 +533,16 @@ impl App {
         places::prepare(url)?;
         let settings = self.settings()?;
         let options = self.engine_options(&settings)?.store;
-        Ok(Store::open(url, options).await.map_err(milepost::Error::from)?)
+        let opened = Store::open(url, options).await.map_err(|error| match error {
+            error @ StoreError::Corrupt { .. } => damaged_store(&error, url, "rescue other"),
+            error => milepost::Error::from(error).into(),
+        })?;
+        self.other_stores().push((url.to_owned(), opened.clone()));
+        Ok(opened)
+    }
+
+    fn other_stores(&self) -> MutexGuard<'_, Vec<(String, Store)>> {
+        self.other_stores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finishes.

@@ -7,7 +7,7 @@ use milepost::Error;
 use milepost::store::{Conflict, Error as StoreError};
 use serde_json::{Map, Value, json};
 
-use crate::out::{Styles, escaped, safe, short};
+use crate::out::{Styles, escaped, safe, shell_word, short};
 
 /// What the exit codes mean, for `--help`.
 pub const EXIT_CODES: &str = "Exit codes:
@@ -50,9 +50,31 @@ impl Failed {
         Self { code: 3, text: text.into(), ways: Vec::new() }
     }
 
+    /// The same, with commands that find what is there.
+    pub fn missing_with(text: impl Into<String>, ways: Vec<(&'static str, String)>) -> Self {
+        Self { code: 3, text: text.into(), ways }
+    }
+
+    /// The system did not let it happen, and no path is to blame.
+    pub fn system(what: &str, why: impl std::fmt::Display) -> Self {
+        let text = format!("{what} failed: {why}; see what the system allows (`ulimit -a`), and try again");
+        Self { code: 1, text, ways: Vec::new() }
+    }
+
+    /// What was found could not be written to the output.
+    pub fn output(why: std::io::Error) -> Self {
+        let text = format!("writing the output failed: {why}; see that there is room where it goes, and run it again");
+        Self { code: 1, text, ways: Vec::new() }
+    }
+
     /// It cannot be done, but something else can: commands, each with what it does.
     pub fn with_ways(text: impl Into<String>, ways: Vec<(&'static str, String)>) -> Self {
         Self { code: 1, text: text.into(), ways }
+    }
+
+    /// The command line makes no sense, and something tells how it would: commands, each with what it does.
+    pub fn usage(text: impl Into<String>, ways: Vec<(&'static str, String)>) -> Self {
+        Self { code: 2, text: text.into(), ways }
     }
 
     /// Somebody else holds the session, which `again` takes over.
@@ -88,6 +110,24 @@ impl std::fmt::Display for Failed {
 }
 
 impl std::error::Error for Failed {}
+
+/// What the system said of a file, in three parts.
+pub trait OnFile<T> {
+    /// What was being done, with the path.
+    fn on_file(self, what: impl Into<String>) -> Result<T, Error>;
+    /// The same for a file that has to be there.
+    fn on_reading(self, what: impl Into<String>) -> Result<T, Error>;
+}
+
+impl<T> OnFile<T> for std::io::Result<T> {
+    fn on_file(self, what: impl Into<String>) -> Result<T, Error> {
+        self.map_err(|error| Error::file(what, error))
+    }
+
+    fn on_reading(self, what: impl Into<String>) -> Result<T, Error> {
+        self.map_err(|error| Error::reading(what, &error))
+    }
+}
 
 /// Stopped by the person.
 #[derive(Debug)]
@@ -126,15 +166,12 @@ fn code(error: &anyhow::Error) -> u8 {
     if let Some(failed) = error.downcast_ref::<Failed>() {
         return failed.code;
     }
-    match error.downcast_ref::<Error>() {
-        Some(Error::Ambiguous { .. }) => 3,
-        // A checkpoint of another session.
-        Some(Error::Refused { what, .. }) if what.starts_with("checkpoint ") => 3,
-        // What was typed as a label can be none.
-        Some(Error::Refused { what, .. }) if what.starts_with("the label ") => 2,
-        Some(Error::Config { place, .. }) if place.contains(".key") => 6,
-        Some(Error::Config { .. }) => 2,
-        Some(Error::Store(error)) => match error {
+    match of_engine(error) {
+        Some(Error::Ambiguous { .. } | Error::OtherSession { .. } | Error::NoFile { .. }) => 3,
+        Some(Error::Malformed { .. } | Error::Config { .. }) => 2,
+        Some(Error::ConfigKey { .. }) => 6,
+        Some(Error::Store(error)) => match &error {
+            error if is_long_name(error) => 2,
             StoreError::NotFound { .. } => 3,
             StoreError::Conflict(_) | StoreError::Held { .. } | StoreError::Fenced { .. } => 4,
             StoreError::Corrupt { .. } | StoreError::Pruned { .. } => 5,
@@ -151,12 +188,23 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
+/// What the engine or the store said.
+fn of_engine(error: &anyhow::Error) -> Option<Error> {
+    let of_store = || error.downcast_ref::<StoreError>().cloned().map(Error::from);
+    error.downcast_ref::<Error>().cloned().or_else(of_store)
+}
+
+/// Whether a short text that a person gave is too long: a title, a tag, a label.
+fn is_long_name(error: &StoreError) -> bool {
+    matches!(error, StoreError::TooLarge { limit: "max_name_bytes" | "max_key_bytes", .. })
+}
+
 /// Commands that help, each with what it does.
 fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
     if let Some(failed) = error.downcast_ref::<Failed>() {
         return failed.ways.clone();
     }
-    let error = match error.downcast_ref::<Error>() {
+    let error = match of_engine(error) {
         Some(Error::Ambiguous { candidates, .. }) => {
             let is_one = |prefix: &str| candidates.iter().any(|id| id.starts_with(prefix));
             return match () {
@@ -165,10 +213,14 @@ fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
                 () => Vec::new(),
             };
         }
+        Some(Error::OtherSession { owner, session, .. }) => {
+            let list = |id| format!("milepost sessions checkpoints {}", short(id));
+            return vec![("list", list(session)), ("list of that session", list(owner))];
+        }
         Some(Error::Store(error)) => error,
         _ => return Vec::new(),
     };
-    match error {
+    match &error {
         StoreError::Conflict(Conflict::Exists { what: "session", id }) => vec![
             ("open", format!("milepost sessions show {}", short(id))),
             ("copy", "milepost sessions import PATH --new-ids".to_owned()),
@@ -188,8 +240,12 @@ fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
         // `"a label" of ses_…`
         StoreError::NotFound { what: "checkpoint", id } => match id.rsplit_once(" of ses_") {
             Some((_, session)) => vec![("list", format!("milepost sessions checkpoints {}", short(session)))],
-            None => Vec::new(),
+            None => vec![("list", "milepost sessions list --all".to_owned())],
         },
+        StoreError::NotFound { what: "checkpoint of session", id } => {
+            vec![("take one", format!("milepost checkpoint {}", short(id)))]
+        }
+        StoreError::NotFound { what: "project", .. } => vec![("list", "milepost projects list".to_owned())],
         StoreError::NotFound { what: "archived session", .. } => {
             vec![("list", "milepost sessions list --archived".to_owned())]
         }
@@ -222,7 +278,11 @@ fn kind(code: u8) -> &'static str {
 
 /// What went wrong, in words for a person: programs send a batch again by its id, people run a command again.
 fn text(error: &anyhow::Error, only_reads: bool) -> String {
-    match error.downcast_ref::<Error>() {
+    match of_engine(error) {
+        Some(Error::Store(error @ StoreError::TooLarge { .. })) if is_long_name(&error) => {
+            let StoreError::TooLarge { what, size, max, limit } = error else { return error.to_string() };
+            format!("{what} has {size} bytes, the limit {limit} is {max}: nothing was stored; give a shorter one")
+        }
         Some(Error::Store(StoreError::Io { what, why })) if only_reads => {
             format!("{what} failed: {why}; run the command again: what was acknowledged is stored")
         }
@@ -233,12 +293,30 @@ fn text(error: &anyhow::Error, only_reads: bool) -> String {
     }
 }
 
-/// Says what went wrong, on the error output.
-pub fn report(error: &anyhow::Error, json: bool, only_reads: bool, styles: Styles) -> ExitCode {
+/// The same command on the store that was named by flags, as (flag, value): what is named otherwise stays as it is.
+fn on_the_same(command: String, flags: &[(&str, String)]) -> String {
+    // A rescue is of files.
+    if command.starts_with("milepost salvage ") {
+        return command;
+    }
+    let missing = flags.iter().filter(|(flag, _)| !command.contains(&format!(" {flag} ")));
+    let missing: String = missing.map(|(flag, value)| format!(" {flag} {}", shell_word(value))).collect();
+    command + &missing
+}
+
+/// Says what went wrong, on the error output. Commands that help are named with the flags that say where.
+pub fn report(
+    error: &anyhow::Error,
+    json: bool,
+    only_reads: bool,
+    styles: Styles,
+    flags: &[(&str, String)],
+) -> ExitCode {
     let code = code(error);
     let mut err = std::io::stderr().lock();
     let text = safe(&text(error, only_reads));
-    let ways = ways_on(error);
+    let ways = ways_on(error).into_iter().map(|(name, command)| (name, on_the_same(command, flags)));
+    let ways: Vec<_> = ways.collect();
     // When the error output is gone there is nobody to tell.
     let _ = match json {
         true => {
@@ -267,6 +345,26 @@ pub fn without_advice(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use milepost::config::Url;
+
+    #[test]
+    fn commands_that_are_named_tell_no_password_and_keep_what_they_name() {
+        let store = |url: &str| vec![("--store", Url::new(url).to_type())];
+        let on = |command: &str, flags: &[(&str, String)]| on_the_same(command.to_owned(), flags);
+        let list = "milepost sessions list --all";
+        assert_eq!(on(list, &store("sqlite:my file.db")), format!("{list} --store 'sqlite:my file.db'"));
+        assert_eq!(
+            on(list, &store("postgres://me@h/d?schema=x")),
+            format!("{list} --store 'postgres://me@h/d?schema=x'")
+        );
+        for url in ["postgres://me:hunter2@h/d", "postgres://me@h/d?password=hunter2"] {
+            let named = on(list, &store(url));
+            assert!(named.contains(" --store ") && !named.contains("hunter2"), "{named}");
+        }
+        let other = "milepost sessions list --all --store sqlite:other.db";
+        assert_eq!(on(other, &store("sqlite:own.db")), other);
+        assert_eq!(on("milepost salvage a b", &store("sqlite:own.db")), "milepost salvage a b");
+    }
 
     #[test]
     fn nobody_is_told_of_batch_ids() {

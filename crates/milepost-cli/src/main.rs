@@ -38,6 +38,6 @@ fn main() -> ExitCode {
         Err(error) if error.is::<errors::NobodyReads>() => ExitCode::SUCCESS,
         // What goes on until it is interrupted was not cut short.
         Err(error) if is_endless && error.is::<errors::Interrupted>() => ExitCode::from(errors::INTERRUPTED),
-        Err(error) => errors::report(&error, json, only_reads, app.styles()),
+        Err(error) => errors::report(&error, json, only_reads, app.styles(), &app.flags_of_place()),
     }
 }

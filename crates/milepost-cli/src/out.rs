@@ -2,12 +2,12 @@
 
 use std::io::{IsTerminal, Write};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use milepost::Timestamp;
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::errors::NobodyReads;
+use crate::errors::{Failed, NobodyReads};
 
 /// Colours, or none.
 #[derive(Debug, Clone, Copy, Default)]
@@ -202,7 +202,8 @@ impl Out {
 fn written(outcome: std::io::Result<()>) -> Result<()> {
     match outcome {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(NobodyReads.into()),
-        other => other.context("writing the output"),
+        Err(error) => Err(Failed::output(error).into()),
+        Ok(()) => Ok(()),
     }
 }
 

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::errors::Failed;
+use crate::errors::{Failed, OnFile};
 use crate::out::{plain, shell_word};
 
 /// The file or directory of a store that is on this machine.
@@ -29,7 +29,7 @@ pub fn sqlite_file(given: &str) -> Option<PathBuf> {
 /// The same store, named so that it is found from any directory.
 pub fn absolute(url: &str) -> Result<String> {
     let Some(path) = url.strip_prefix("sqlite:").filter(|path| !path.is_empty()) else { return Ok(url.to_owned()) };
-    let path = std::path::absolute(path).context("asking for the working directory")?;
+    let path = std::path::absolute(path).on_file("asking for the working directory")?;
     Ok(path.to_str().map_or_else(|| url.to_owned(), |path| format!("sqlite:{path}")))
 }
 
@@ -37,8 +37,8 @@ pub fn absolute(url: &str) -> Result<String> {
 /// there, so that a slip of the pen makes no second store.
 pub fn prepare(url: &str) -> Result<()> {
     match missing_directory(url)? {
-        Some(parent) => milepost::store::private::create_dir_all(&parent)
-            .with_context(|| format!("making the directory {}", parent.display())),
+        Some(parent) => Ok(milepost::store::private::create_dir_all(&parent)
+            .on_file(format!("making the directory {}", parent.display()))?),
         None => Ok(()),
     }
 }

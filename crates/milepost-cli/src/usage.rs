@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Parser};
 
 use crate::args::Args;
-use crate::errors::{Usage, report};
+use crate::errors::{Failed, report};
 use crate::out::{Color, Styles};
 
 /// The arguments of this process; ends it when they make no sense.
@@ -17,14 +17,37 @@ pub fn parse() -> Args {
         if !error.use_stderr() || !asks_for_json(std::env::args_os().skip(1)) {
             error.exit()
         }
-        // Without its heading and how the command is used, which are for people.
-        let text = error.render().to_string();
-        let text = text.strip_prefix("error: ").unwrap_or(&text);
-        let text = text.split("\n\nUsage:").next().unwrap_or(text);
-        let told: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        report(&Usage(told.join("; ")).into(), true, true, Styles::new(Color::Never, false));
+        let command = command_of(std::env::args().skip(1));
+        let told = format!("`{command}` cannot be read: {}; see `{command} --help`", in_short(&error));
+        let told = Failed::usage(told, vec![("help", format!("{command} --help"))]);
+        report(&told.into(), true, true, Styles::new(Color::Never, false), &[]);
         std::process::exit(USAGE)
     })
+}
+
+/// What is wrong, without its heading, how the command is used and where there is help, which are for people.
+fn in_short(error: &clap::Error) -> String {
+    // What would be answered with the whole help lacks its command.
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "a subcommand is missing".to_owned();
+    }
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let text = text.split("\n\nUsage:").next().unwrap_or(text);
+    let text = text.split("\n\nFor more information").next().unwrap_or(text);
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// The command that is meant, as far as its words are known.
+fn command_of(args: impl Iterator<Item = String>) -> String {
+    let program = Args::command();
+    let (mut path, mut at) = (program.get_name().to_owned(), &program);
+    for word in args.take_while(|arg| arg != "--").filter(|arg| !arg.starts_with('-')) {
+        if let Some(inner) = at.find_subcommand(&word) {
+            (path, at) = (format!("{path} {}", inner.get_name()), inner);
+        }
+    }
+    path
 }
 
 /// `sessions tag ID +a -b --json`: what begins with one hyphen is a tag there, so that nothing after it is taken for a flag. The

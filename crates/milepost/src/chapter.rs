@@ -116,16 +116,23 @@ impl Planned {
     }
 
     pub(crate) fn ask(&self, summarizer: &dyn Summarizer) -> Result<String> {
-        summarizer
-            .summarize(self.plan.old.as_ref(), self.going(), &self.plan.pinned)
-            .map_err(|error| Error::refused("compacting", error.to_string(), "the conversation stays as it is"))
+        summarizer.summarize(self.plan.old.as_ref(), self.going(), &self.plan.pinned).map_err(|error| {
+            Error::refused(
+                "compacting",
+                error.to_string(),
+                "the conversation stays as it is: try again, or with another summarizer",
+            )
+        })
     }
 
     fn accept(&self, answer: &str) -> Result<Chapter> {
-        let done = self
-            .plan
-            .accept(answer, &self.tokenizer)
-            .map_err(|error| Error::refused("compacting", error.to_string(), "the conversation stays as it is"))?;
+        let done = self.plan.accept(answer, &self.tokenizer).map_err(|error| {
+            Error::refused(
+                "compacting",
+                error.to_string(),
+                "the conversation stays as it is: try again, or with another summarizer",
+            )
+        })?;
         let begins = match self.stored.get(done.dropped.end) {
             Some(first) => first.at.seq,
             None => self.stored.last().map_or(self.begins, |last| last.at.seq.next()),
@@ -252,8 +259,13 @@ impl Session {
         }
         let excess = earlier.len().saturating_sub(KEPT_SUMMARIES);
         earlier.drain(..excess);
-        let mut section = serde_json::to_value(Kept { summary: chapter.summary.clone() })
-            .map_err(|error| Error::refused("compacting", error.to_string(), "the conversation stays as it is"))?;
+        let mut section = serde_json::to_value(Kept { summary: chapter.summary.clone() }).map_err(|error| {
+            Error::refused(
+                "compacting",
+                error.to_string(),
+                "the conversation stays as it is: try again, or with another summarizer",
+            )
+        })?;
         section[BEGINS] = json!(chapter.begins);
         section[TOKENS] = json!({
             "checkpoint": chapter.tokens_after, "lastCompactionInput": chapter.tokens_before, "totalSaved": total,

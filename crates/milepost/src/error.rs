@@ -46,6 +46,52 @@ pub enum Error {
         instead: String,
     },
 
+    /// What was given cannot be meant: a name, a text or a value has a form that it may not have.
+    #[error("{what}: {why}; {instead}")]
+    Malformed {
+        /// What was given.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+        /// What to give.
+        instead: String,
+    },
+
+    /// The checkpoint is another session's.
+    #[error(
+        "checkpoint {checkpoint}: it belongs to session {owner}, not to {session}; name that session, or list the checkpoints of {session}"
+    )]
+    OtherSession {
+        /// The checkpoint.
+        checkpoint: CheckpointId,
+        /// Whose it is.
+        owner: SessionId,
+        /// Whose it was taken for.
+        session: SessionId,
+    },
+
+    /// A session cannot be copied over the copy that is there.
+    #[error("copying session {session}: {why}; {}", .apart.instead())]
+    Apart {
+        /// The session.
+        session: SessionId,
+        /// Where the two differ.
+        why: String,
+        /// Which of them went on.
+        apart: Apart,
+    },
+
+    /// A key that the configuration names is missing, or is none.
+    #[error("{place}: {why}; {instead}")]
+    ConfigKey {
+        /// The setting.
+        place: String,
+        /// What is wrong.
+        why: String,
+        /// What to do.
+        instead: String,
+    },
+
     /// A configuration file, variable or setting is wrong.
     #[error("{place}: {why}; {instead}")]
     Config {
@@ -68,6 +114,13 @@ pub enum Error {
         why: String,
     },
 
+    /// A file or directory that was named is not there.
+    #[error("{what} failed: nothing is there; check the path")]
+    NoFile {
+        /// What was being done, with the path.
+        what: String,
+    },
+
     /// A file or directory could not be read or written.
     #[error("{what} failed: {why}; check that the path exists and may be used")]
     File {
@@ -78,7 +131,30 @@ pub enum Error {
     },
 }
 
+/// Which of a session and its copy went on since they were the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Apart {
+    /// Only the copy: it can be copied back.
+    Copy,
+    /// Both: neither can take the other's place.
+    Both,
+}
+
+impl Apart {
+    fn instead(self) -> &'static str {
+        match self {
+            Apart::Copy => "copy the other way, to have that here too",
+            Apart::Both => "copy it with new ids, to have it there as a second session",
+        }
+    }
+}
+
 impl Error {
+    /// What was given cannot be meant.
+    pub fn malformed(what: impl Into<String>, why: impl Into<String>, instead: impl Into<String>) -> Self {
+        Error::Malformed { what: what.into(), why: why.into(), instead: instead.into() }
+    }
+
     /// What was asked makes no sense here.
     pub fn refused(what: impl Into<String>, why: impl Into<String>, instead: impl Into<String>) -> Self {
         Error::Refused { what: what.into(), why: why.into(), instead: instead.into() }
@@ -87,6 +163,14 @@ impl Error {
     /// What was to be imported is wrong.
     pub fn import(from: impl Into<String>, why: impl Into<String>) -> Self {
         Error::Import { from: from.into(), why: why.into() }
+    }
+
+    /// A file that was named could not be read.
+    pub fn reading(what: impl Into<String>, error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::NotFound => Error::NoFile { what: what.into() },
+            _ => Error::file(what, error),
+        }
     }
 
     /// A file operation failed.

@@ -23,15 +23,26 @@ impl Milepost {
     /// The id of the project that is meant: by its id, or by the name that lists show. What is neither is taken as it is,
     /// as programs have ids of their own; a name of several is ambiguous.
     pub async fn project_meant(&self, given: &str) -> Result<String> {
+        Ok(self.project_if_known(given).await?.unwrap_or_else(|| given.to_owned()))
+    }
+
+    /// The same, where the project has to be known: by a session, or by a directory.
+    pub async fn project_known(&self, given: &str) -> Result<String> {
+        let known = self.project_if_known(given).await?;
+        known.ok_or_else(|| milepost_store::Error::NotFound { what: "project", id: given.to_owned() }.into())
+    }
+
+    async fn project_if_known(&self, given: &str) -> Result<Option<String>> {
         let of_it = SessionQuery { project: Some(given.to_owned()), limit: Some(1), ..SessionQuery::default() };
         if !self.sessions(&of_it).await?.sessions.is_empty() {
-            return Ok(given.to_owned());
+            return Ok(Some(given.to_owned()));
         }
-        let Some(projects) = Projects::open_if_any(self.store()).await? else { return Ok(given.to_owned()) };
-        let named: Vec<_> = projects.all().await?.into_iter().filter(|project| project.name == given).collect();
+        let Some(projects) = Projects::open_if_any(self.store()).await? else { return Ok(None) };
+        let all = projects.all().await?;
+        let named: Vec<_> = all.iter().filter(|project| project.name == given).collect();
         match named.as_slice() {
-            [] => Ok(given.to_owned()),
-            [only] => Ok(only.id.to_string()),
+            [] => Ok(all.iter().any(|project| project.id.as_str() == given).then(|| given.to_owned())),
+            [only] => Ok(Some(only.id.to_string())),
             many => Err(Error::Ambiguous {
                 given: given.to_owned(),
                 candidates: many.iter().map(|project| project.id.to_string()).collect(),

@@ -155,7 +155,7 @@ impl Milepost {
         let copy =
             async || Box::pin(copy_session(self.store(), to, id, Ids::Preserve, &claim, &mut |_| ())).await.map(drop);
         let refused = match copy().await {
-            Err(error @ Error::Refused { .. }) => error,
+            Err(error @ Error::Apart { .. }) => error,
             outcome => return outcome,
         };
         let came_from_there = match self.store().record(ARCHIVED, &id.to_string()).await? {
@@ -221,7 +221,7 @@ impl Milepost {
 }
 
 /// Whether a URL holds a password: before its host, or among its parameters.
-fn has_password(url: &str) -> bool {
+pub(crate) fn has_password(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else { return false };
     let before_host = rest.split_once('@').is_some_and(|(user, _)| user.contains(':'));
     before_host || rest.to_lowercase().contains("password=") || rest.to_lowercase().contains("secret")

@@ -48,6 +48,8 @@ mod point;
 pub mod project;
 mod redaction;
 mod request;
+#[cfg(feature = "sqlite")]
+mod rescue;
 mod resume;
 mod salvage;
 mod search;
@@ -70,7 +72,7 @@ pub use diff::{Diff, PathDiff, state_diff};
 pub use doctor::{Ailment, Diagnosis};
 pub use engine::{EngineOptions, Milepost, SessionKey};
 pub use erase::{Erased, ErasedArchive};
-pub use error::{Error, Result};
+pub use error::{Apart, Error, Result};
 pub use follow::{Following, Happened};
 pub use keep::Archived;
 pub use message::parse_message;
@@ -84,6 +86,8 @@ pub use milepost_store as store;
 pub use milepost_store::{Claim, Mark, MarkQuery, MessageQuery, NewMark, SessionPage, SessionQuery, StoredMessage};
 pub use notice::{Counts, Notice};
 pub use point::{Point, parse_set};
+#[cfg(feature = "sqlite")]
+pub use rescue::{needs_rescue, rescue};
 pub use resume::{CHECKED_MESSAGES, Preview, Resume, Resumed};
 pub use salvage::Salvaged;
 pub use search::{Around, Found, How, SearchHit, SearchQuery};
@@ -92,6 +96,6 @@ pub use shared::{Add, Shared};
 #[cfg(feature = "sqlite")]
 pub use sql::{MAX_ROWS, Table};
 pub use step::Together;
-pub use summary::SessionSummary;
+pub use summary::{SessionSummary, project_name};
 pub use time::{parse_time, relative};
 pub use usage::Usage;

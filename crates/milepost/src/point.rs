@@ -35,7 +35,7 @@ impl FromStr for Point {
     fn from_str(text: &str) -> Result<Self> {
         let text = text.trim();
         if text.is_empty() {
-            return Err(Error::refused("finding a checkpoint", "nothing was given", "give an id, a label or a time"));
+            return Err(Error::malformed("finding a checkpoint", "nothing was given", "give an id, a label or a time"));
         }
         if text == "latest" {
             return Ok(Point::Latest);
@@ -77,7 +77,7 @@ impl Milepost {
             return Ok(id);
         }
         if given.len() < SHORTEST_ID {
-            return Err(Error::refused(
+            return Err(Error::malformed(
                 format!("finding session {given:?}"),
                 format!("a part of an id has at least {SHORTEST_ID} characters"),
                 "list the sessions and give more of it",
@@ -164,11 +164,7 @@ impl Milepost {
             }
             at = self.store().session(branch.session).await?.branch;
         }
-        Err(Error::refused(
-            format!("checkpoint {id}"),
-            format!("it belongs to session {}, not to {session}", mark.session),
-            format!("name that session, or list the checkpoints of {session}"),
-        ))
+        Err(Error::OtherSession { checkpoint: id, owner: mark.session, session })
     }
 
     /// Why a session cannot go on from there, with the nearest checkpoint before it that can.
@@ -197,7 +193,7 @@ pub(crate) fn check_label(text: &str) -> Result<String> {
         Ok(Point::Checkpoint(_)) => "it reads as the id of a checkpoint",
         Err(_) => "it is empty",
     };
-    Err(Error::refused(format!("the label {text:?}"), format!("nothing could be found by it: {why}"), "use another"))
+    Err(Error::malformed(format!("the label {text:?}"), format!("nothing could be found by it: {why}"), "use another"))
 }
 
 /// Why a checkpoint cannot be resumed from, if so.
@@ -212,7 +208,7 @@ pub(crate) fn refusal(mark: &Mark) -> Option<&str> {
 /// (`memory.step`); the value is JSON, or a text when it is not.
 pub fn parse_set(text: &str) -> Result<(StatePath, Value)> {
     let wrong = |why: &str| {
-        Error::refused(
+        Error::malformed(
             format!("setting {text:?}"),
             why,
             "write KEY=VALUE, for example memory.step=3 or memory.name=\"Ada\"",
@@ -239,7 +235,7 @@ pub fn parse_set(text: &str) -> Result<(StatePath, Value)> {
     let value = match serde_json::from_str(value) {
         Ok(parsed) => match too_large(value) {
             Some(number) => {
-                return Err(Error::refused(
+                return Err(Error::malformed(
                     format!("setting {key}"),
                     format!("the whole number {number} is beyond {} to {}, and would be rounded", i64::MIN, u64::MAX),
                     format!("write it as a text: {key}='\"{number}\"'"),
@@ -249,7 +245,7 @@ pub fn parse_set(text: &str) -> Result<(StatePath, Value)> {
         },
         // What is begun like JSON was meant to be it.
         Err(error) if value.trim_start().starts_with(['{', '[', '"']) => {
-            return Err(Error::refused(
+            return Err(Error::malformed(
                 format!("setting {key}"),
                 format!("what follows the = begins like JSON and is none: {error}"),
                 "mend it; or write it as a text, in double quotes",

@@ -1,7 +1,7 @@
 //! What a card or a line of a list says of a session.
 
-use milepost_model::{CheckpointId, Message, Position, Session, SessionId, Status, Timestamp};
-use milepost_store::MessageQuery;
+use milepost_model::{CheckpointId, Message, Position, Session, SessionId, Status, Timestamp, Trigger};
+use milepost_store::{MarkQuery, MessageQuery};
 use serde::Serialize;
 
 use crate::engine::Milepost;
@@ -28,6 +28,9 @@ pub struct SessionSummary {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Why it is paused, or what it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Messages up to its end.
     pub message_count: u64,
     /// Checkpoints up to its end.
@@ -63,12 +66,13 @@ impl SessionSummary {
             message_count: session.messages(),
             checkpoint_count: session.checkpoints,
             last_checkpoint: session.checkpoint,
+            project_name: project_name(&session).map(str::to_owned),
             title: session.title,
-            project_name: session.extra.get("project_name").and_then(|name| name.as_str()).map(str::to_owned),
             project_id: session.project,
             agent_type: session.agent,
             status: session.status,
             error: session.error,
+            reason: None,
             created_at: session.created,
             last_active_at: session.active,
             last_message: None,
@@ -78,13 +82,30 @@ impl SessionSummary {
     }
 }
 
+/// What a session's project is called; by its id where programs have never said.
+pub fn project_name(session: &Session) -> Option<&str> {
+    let name = session.extra.get("project_name").and_then(|name| name.as_str());
+    name.or(session.project.as_deref())
+}
+
 impl Milepost {
-    /// A session in short, with its last message.
+    /// Why a session is paused, or what it waits for, if that was said: it is noted with the checkpoint taken then.
+    pub async fn reason(&self, session: &Session) -> Result<Option<String>> {
+        let trigger = match session.status {
+            Status::Paused => Trigger::Pause,
+            Status::Waiting => Trigger::UserCheckpoint,
+            _ => return Ok(None),
+        };
+        let last = MarkQuery { triggers: vec![trigger], limit: Some(1), ..MarkQuery::default() };
+        Ok(self.store().marks(session.id, &last).await?.pop().and_then(|mark| mark.checkpoint.description))
+    }
+
+    /// A session in short, with its last message and why it is paused.
     pub async fn summary(&self, id: SessionId) -> Result<SessionSummary> {
         self.with_last_message(self.store().session(id).await?).await
     }
 
-    /// Sessions in short, each with its last message; without where it cannot be read.
+    /// Sessions in short, each with its last message and why it is paused; without where that cannot be read.
     pub async fn summarised(&self, sessions: Vec<Session>) -> Result<Vec<SessionSummary>> {
         let mut all = Vec::with_capacity(sessions.len());
         for session in sessions {
@@ -104,6 +125,7 @@ impl Milepost {
             0 => None,
             _ => self.store().messages(session.id, &last).await?.pop(),
         };
-        Ok(SessionSummary { last_message: last.map(|stored| stored.message), ..SessionSummary::of(session) })
+        let reason = self.reason(&session).await?;
+        Ok(SessionSummary { last_message: last.map(|stored| stored.message), reason, ..SessionSummary::of(session) })
     }
 }

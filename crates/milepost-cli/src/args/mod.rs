@@ -186,6 +186,7 @@ verify --store sqlite:TO`, and use it in place of the old one.")]
     /// Copy a session from another store
     Pull(Copy),
     /// Ask in SQL: tables sessions, messages, checkpoints; changes nothing
+    #[command(after_help = store::sql_help())]
     Sql(Sql),
     /// Write sessions into a SQLite file with the tables that `sql` has; `sessions export` has other forms
     Export(ExportAll),

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use milepost::transfer::export::sqlite_tables;
 
 use super::Keyed;
+use crate::out::wrap;
 
 #[derive(Debug, ClapArgs)]
 pub struct Stats {
@@ -118,6 +120,25 @@ pub struct Copy {
     #[arg(long)]
     pub new_ids: bool,
 }
+
+/// The tables that can be asked, and how.
+pub fn sql_help() -> String {
+    let table = |(name, columns): (&str, Vec<&str>)| {
+        let lines = wrap(&format!("{name}: {}", columns.join(", ")), HELP_WIDTH);
+        lines.into_iter().map(|line| format!("  {line}\n")).collect::<String>()
+    };
+    let tables: String = sqlite_tables().map(|(name, columns)| table((name, columns.collect()))).collect();
+    format!(
+        "Tables:\n{tables}
+Examples:
+  milepost sql \"select id, title from sessions order by last_active_at desc limit 5\"
+  milepost sql \"select role, count(*) from messages group by role\"
+  milepost sql \"select label, json_extract(state_json, '$.memory') from checkpoints\""
+    )
+}
+
+/// The width of a list in a help text.
+const HELP_WIDTH: usize = 72;
 
 #[derive(Debug, ClapArgs)]
 pub struct Sql {

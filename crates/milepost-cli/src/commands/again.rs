@@ -14,7 +14,7 @@ use super::end::finish;
 use super::graph::{check, usable};
 use super::run::{engine_for, models_for, remembered_model, runner, told};
 use super::tell::Teller;
-use crate::app::{App, misread};
+use crate::app::App;
 use crate::args;
 use crate::errors::{Failed, Usage};
 use crate::out::{count, plain, short};
@@ -57,7 +57,7 @@ fn input(node: &Node, given: &[String]) -> Result<Map<String, Value>> {
     let known = ACTIONS.iter().find(|action| action.name == node.action).and_then(|action| action.parameters);
     let mut input = Map::new();
     for text in given {
-        let (path, value) = parse_set(text).map_err(misread)?;
+        let (path, value) = parse_set(text)?;
         let path = path.to_string();
         let name = path.trim_start_matches('/');
         if let Some(known) = known.filter(|known| known.iter().all(|parameter| parameter.name != name)) {

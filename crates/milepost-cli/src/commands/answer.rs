@@ -24,9 +24,9 @@ async fn give(app: &mut App, session: &str, node: &str, value: &str, who: Answer
     let engine = app.engine().await?;
     let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
     if Ledger::graph_text(&state).is_none() {
-        return Err(
-            Failed::missing(format!("session {} has no run of a graph: nothing is asked there", short(id))).into()
-        );
+        let what = format!("session {} has no run of a graph: nothing is asked there; name one that waits", short(id));
+        let waiting = "milepost sessions list --status waiting".to_owned();
+        return Err(Failed::missing_with(what, vec![("list", waiting)]).into());
     }
     let runner = Runner::new(&engine);
     let graph = runner.recorded(id).await.map_err(told)?;
@@ -34,7 +34,8 @@ async fn give(app: &mut App, session: &str, node: &str, value: &str, who: Answer
     let Some(asked) = runner.asked(&state, &graph, node) else {
         let asking = runner.questions(&state, &graph);
         let known = if asking.is_empty() { "none does".to_owned() } else { format!("these do: {}", asking.join(", ")) };
-        return Err(Failed::missing(format!("no node {node:?} of {} asks a question: {known}", graph.name)).into());
+        let what = format!("no node {node:?} of {} asks a question: {known}; see what the run does", graph.name);
+        return Err(Failed::missing_with(what, vec![("steps", format!("milepost steps {}", short(id)))]).into());
     };
     if !asked.choices.is_empty() && !asked.choices.iter().any(|choice| choice == value) {
         return Err(Usage(format!("{value:?} is no answer to {node}: say one of {}", asked.choices.join(", "))).into());

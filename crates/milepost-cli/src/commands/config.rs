@@ -24,7 +24,7 @@ pub fn run(app: &mut App, command: Config) -> Result<ExitCode> {
         }
         Config::Show { part, changed } => show(app, part.as_deref(), changed).map(|()| ExitCode::SUCCESS),
         Config::Path => {
-            let found = app.loader()?.find().map_err(|problem| anyhow::anyhow!("{problem}"))?;
+            let found = app.loader()?.find()?;
             match found {
                 path if app.out.json => app.out.json(&json!({ "path": path }))?,
                 Some(path) => app.out.line(path.display().to_string())?,

@@ -5,11 +5,12 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
 
 use crate::app::{App, apart};
 use crate::args::Demo;
+use crate::errors::{Failed, OnFile};
 use crate::out::{Styles, count};
 use crate::scratch::Scratch;
 
@@ -22,6 +23,8 @@ const FATAL: &str = "summarise";
 
 /// How long the model speaks before that.
 const IN_THE_MIDDLE_MS: u64 = 500;
+
+const UNREAD: &str = "reading what the run writes";
 
 /// Where the demo takes place.
 struct Scene {
@@ -43,7 +46,7 @@ pub async fn run(app: &mut App, args: Demo) -> Result<ExitCode> {
     };
     make(&directory)?;
     let store = match app.store_flag() {
-        Some(store) => app.settings().map(|settings| settings.store.expose().to_owned()).unwrap_or(store),
+        Some(_) => app.settings()?.store.expose().to_owned(),
         None => format!("sqlite:{}", directory.join("milepost.db").display()),
     };
     let scene = Scene { directory, store, styles: app.out.styles, is_told: !app.out.json };
@@ -60,21 +63,21 @@ fn make(path: &Path) -> Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path).with_context(|| format!("making the directory {}", path.display()))
+    Ok(builder.create(path).on_file(format!("making the directory {}", path.display()))?)
 }
 
 impl Scene {
     fn say(&self, text: &str) -> Result<()> {
         if self.is_told {
             use std::io::Write;
-            writeln!(std::io::stdout().lock(), "{text}").context("writing the output")?;
+            writeln!(std::io::stdout().lock(), "{text}").map_err(Failed::output)?;
         }
         Ok(())
     }
 
     /// This program again, with the scene as its world.
     fn command(&self, args: &[&str]) -> Result<Command> {
-        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+        let mut command = Command::new(std::env::current_exe().on_file("finding this program")?);
         command.args(args).current_dir(&self.directory).stdin(Stdio::null());
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(|name| name.starts_with("MILEPOST_")) {
@@ -96,7 +99,7 @@ impl Scene {
             #[cfg(unix)]
             command.stderr(std::os::fd::AsFd::as_fd(&std::io::stdout()).try_clone_to_owned()?);
         }
-        let status = command.status().context("running milepost")?;
+        let status = command.status().map_err(|error| Failed::system("running milepost", error))?;
         match status.success() {
             true => Ok(()),
             false => Err(anyhow!("`milepost {}` ended with {status}; report this", args.join(" "))),
@@ -105,7 +108,7 @@ impl Scene {
 
     fn play(&self, keep: bool) -> Result<Value> {
         for (name, text) in [("research.yaml", PLAN), ("model.yaml", SCRIPT), ("milepost.yaml", CONFIG)] {
-            std::fs::write(self.directory.join(name), text).with_context(|| format!("writing {name}"))?;
+            std::fs::write(self.directory.join(name), text).on_file(format!("writing {name}"))?;
         }
         self.say(&format!("1. A research agent with five steps is run by a process of its own, on {}.", self.store))?;
         self.say(&format!("\n{} milepost run research.yaml", self.styles.dim("$")))?;
@@ -148,11 +151,12 @@ impl Scene {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
-            .context("running milepost")?;
-        let out = child.stdout.take().context("reading what the run writes")?;
+            .map_err(|error| Failed::system("running milepost", error))?;
+        let out = child.stdout.take().ok_or_else(|| Failed::system(UNREAD, "it has no output"))?;
         let mut id = None;
         for line in BufReader::new(out).lines() {
-            let event: Value = serde_json::from_str(&line?).context("reading what the run writes")?;
+            let event: Value = serde_json::from_str(&line.on_file(UNREAD)?)
+                .map_err(|error| anyhow!("{UNREAD} failed: {error}; report this"))?;
             let text = |key: &str| event.get(key).and_then(Value::as_str).unwrap_or_default();
             id = id.or_else(|| event.get("sessionId").and_then(Value::as_str).map(str::to_owned));
             match text("event") {
@@ -162,13 +166,13 @@ impl Scene {
                     // In the middle of the answer, which takes about a second.
                     let (_tell, told) = std::sync::mpsc::channel::<()>();
                     let _ = told.recv_timeout(std::time::Duration::from_millis(IN_THE_MIDDLE_MS));
-                    child.kill().context("killing the run")?;
+                    child.kill().map_err(|error| Failed::system("killing the run", error))?;
                     break;
                 }
                 _ => {}
             }
         }
-        let status = child.wait().context("waiting for the run")?;
+        let status = child.wait().map_err(|error| Failed::system("waiting for the run", error))?;
         let id = id.ok_or_else(|| anyhow!("the run ended with {status} before it began; report this"))?;
         Ok((id, status.to_string()))
     }
@@ -176,7 +180,7 @@ impl Scene {
 
 /// How often each step wrote that it happened.
 fn effects(directory: &Path) -> Result<BTreeMap<String, u32>> {
-    let text = std::fs::read_to_string(directory.join("effects.log")).context("reading effects.log")?;
+    let text = std::fs::read_to_string(directory.join("effects.log")).on_file("reading effects.log")?;
     let mut times = BTreeMap::new();
     for line in text.lines() {
         let step = line.split(' ').next().unwrap_or_default();

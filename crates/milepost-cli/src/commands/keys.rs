@@ -5,14 +5,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use milepost::store::ed25519_dalek::{SigningKey, VerifyingKey};
-use milepost::store::{MasterKey, SignedHead, system_source};
+use milepost::store::{Error as StoreError, MasterKey, SignedHead, system_source};
 use serde_json::json;
 
 use crate::app::App;
 use crate::args::Keys;
-use crate::errors::Usage;
+use crate::errors::{OnFile, Usage};
 use crate::out::{count, plain};
 
 pub async fn run(app: &mut App, command: Keys) -> Result<ExitCode> {
@@ -50,7 +50,9 @@ fn new(app: &App, output: Option<&Path>) -> Result<()> {
             _ => milepost::Error::file(format!("making the key file {place}"), error).into(),
         }
     })?;
-    writeln!(file, "{}", key.to_hex().as_str()).and_then(|()| file.sync_all()).context("writing the key")?;
+    writeln!(file, "{}", key.to_hex().as_str())
+        .and_then(|()| file.sync_all())
+        .on_file(format!("writing the key file {}", path.display()))?;
     if app.out.json {
         return app.out.json(&json!({ "file": path, "fingerprint": key.fingerprint() }));
     }
@@ -160,9 +162,10 @@ fn hex(text: &str, what: &str) -> Result<[u8; 32]> {
 /// A file with a key or a signed head in it.
 fn small_text(path: &Path, what: &str) -> Result<String> {
     let name = format!("{what} {}", path.display());
-    let failed = |error| milepost::Error::file(format!("reading {name}"), error);
     let mut bytes = Vec::new();
-    std::fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)).map_err(failed)?;
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes))
+        .on_reading(format!("reading {name}"))?;
     String::from_utf8(bytes)
         .map_err(|_| Usage(format!("{name} is not what it should be: it is no text; name another file")).into())
 }
@@ -190,7 +193,12 @@ async fn check(app: &mut App, head: &Path, key: Option<&str>) -> Result<ExitCode
     let key = VerifyingKey::from_bytes(&key)
         .map_err(|error| Usage(format!("the public key cannot be used: {error}; it is the `key` of a signed head")))?;
     let engine = app.engine().await?;
-    engine.store().check_head(&head, &key).await.map_err(milepost::Error::from)?;
+    engine.store().check_head(&head, &key).await.map_err(|error| match error {
+        StoreError::Invalid { what, why } => anyhow::Error::from(Usage(format!(
+            "{what} is not valid: {why}; name the public key of who signed it with --key, or get the head anew"
+        ))),
+        error => milepost::Error::from(error).into(),
+    })?;
     if app.out.json {
         app.out.json(&json!({ "sessionId": head.session, "entries": head.length, "whole": true }))?;
     } else {

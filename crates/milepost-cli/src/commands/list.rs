@@ -120,8 +120,7 @@ pub async fn list(app: &mut App, args: args::List) -> Result<()> {
 
 /// What a session's project is called, or else its id.
 pub fn project(session: &SessionInfo) -> String {
-    let name = session.extra.get("project_name").and_then(|name| name.as_str());
-    name.or(session.project.as_deref()).map(plain).unwrap_or_default()
+    milepost::project_name(session).map(plain).unwrap_or_default()
 }
 
 /// What a session is called, or else its last words.
@@ -209,7 +208,7 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
     let engine = app.engine().await?;
     let now = app.out.now;
     let project = match &args.project {
-        Some(given) => Some(engine.project_meant(given).await?),
+        Some(given) => Some(engine.project_known(given).await?),
         None => None,
     };
     let query = SearchQuery {

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Read};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use milepost::context::history::readable;
 use milepost::model::Body;
 use milepost::{
@@ -11,9 +11,9 @@ use milepost::{
 use serde_json::json;
 
 use super::show::{message_json, role};
-use crate::app::{App, apart, misread};
+use crate::app::{App, apart};
 use crate::args::Messages;
-use crate::errors::{Failed, Usage, without_advice};
+use crate::errors::{Failed, OnFile, Usage, without_advice};
 use crate::out::{count, plain, safe, short};
 
 /// The most bytes that are read from the input for one message.
@@ -51,7 +51,7 @@ pub async fn input(app: &App, what: &str) -> Result<String> {
     }
     let bytes = apart(|| {
         let mut bytes = Vec::new();
-        std::io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes).context("reading the input")?;
+        std::io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes).on_file("reading the input")?;
         Ok(bytes)
     });
     let bytes = bytes.await?;
@@ -112,8 +112,8 @@ fn parse(text: &str) -> Result<Vec<Message>> {
     };
     let is_only = places.len() == 1;
     let read = |(place, value)| {
-        parse_message(value).map_err(|error| match (misread(error), is_only) {
-            (error, true) => error,
+        parse_message(value).map_err(|error| match (error, is_only) {
+            (error, true) => error.into(),
             (error, false) => Usage(format!("{place}: {error}; nothing was added")).into(),
         })
     };

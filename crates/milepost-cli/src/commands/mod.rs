@@ -46,7 +46,10 @@ pub async fn run(app: &mut App, command: Command) -> Result<ExitCode> {
             app.close().await?;
             Ok(code)
         }
-        Err(error) => Err(transfer::or_archived(app, error).await),
+        Err(error) => {
+            let error = transfer::or_archived(app, error).await;
+            Err(app.or_rescued(error).await)
+        }
     }
 }
 

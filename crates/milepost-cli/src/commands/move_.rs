@@ -3,14 +3,15 @@
 use std::path::Path;
 
 use anyhow::Result;
-use milepost::SessionId;
+use milepost::config::Url;
 use milepost::store::{
     Error as StoreError, KeyError, Options, Phase, Store, migrate as move_all, open_backend, system_source,
 };
 use milepost::transfer::{Ids, copy_session};
+use milepost::{Apart, SessionId};
 use serde_json::json;
 
-use crate::app::{App, misread};
+use crate::app::{App, of_store};
 use crate::args;
 use crate::errors::{Failed, Usage};
 use crate::out::{bytes, count, plain, shell_word, short};
@@ -32,8 +33,8 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
         must_be_encrypted(&args.from, &options).await?;
     }
     let source = system_source().map_err(milepost::Error::from)?;
-    let from = open_backend(&args.from, &options, &source).await.map_err(milepost::Error::from)?;
-    let to = open_backend(&args.to, &options, &source).await.map_err(milepost::Error::from)?;
+    let from = open_backend(&args.from, &options, &source).await.map_err(|error| of_store(error, &args.from))?;
+    let to = open_backend(&args.to, &options, &source).await.map_err(|error| of_store(error, &args.to))?;
     let mut progress = Progress::new("moving entries:", 0, (!app.out.json).then(|| source.clone()));
     let mut tell = |done: &milepost::store::Progress| {
         let word = if done.phase == Phase::Comparing { "comparing" } else { "copying" };
@@ -107,6 +108,8 @@ pub async fn backup(app: &mut App, file: &Path) -> Result<()> {
 pub async fn push(app: &mut App, args: args::Copy) -> Result<()> {
     let id = app.session(&args.session).await?;
     let engine = app.engine().await?;
+    // What is not here makes no store elsewhere.
+    engine.store().session(id).await.map_err(milepost::Error::from)?;
     let other = app.other_store(&args.url).await?;
     let mut progress = app.progress("pushing entry", 0);
     let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
@@ -123,7 +126,8 @@ pub async fn pull(app: &mut App, args: args::Copy) -> Result<()> {
     let engine = app.engine().await?;
     let other = app.other_store(&args.url).await?;
     let there = milepost::Milepost::on(other.clone(), milepost::EngineOptions::default()).await?;
-    let id = there.find(&args.session).await.map_err(misread)?;
+    let id = there.find(&args.session).await.map_err(|error| not_there(error, &args.url))?;
+    other.session(id).await.map_err(|error| not_there(error.into(), &args.url))?;
     let mut progress = app.progress("pulling entry", 0);
     let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
     let claim = engine.claim();
@@ -134,6 +138,15 @@ pub async fn pull(app: &mut App, args: args::Copy) -> Result<()> {
     done(app, id, &copied, "pulled")
 }
 
+/// A session that another store does not have, with the command that lists those that it has.
+fn not_there(error: milepost::Error, url: &str) -> anyhow::Error {
+    let milepost::Error::Store(StoreError::NotFound { id, .. }) = &error else { return error.into() };
+    let url = Url::new(url).to_type();
+    let what = format!("no session {id} in {}: list what is there, and check the workspace", plain(&url));
+    Failed::missing_with(what, vec![("list", format!("milepost sessions list --all --store {}", shell_word(&url)))])
+        .into()
+}
+
 fn ids(args: &args::Copy) -> Ids {
     if args.new_ids { Ids::Remap } else { Ids::Preserve }
 }
@@ -141,12 +154,11 @@ fn ids(args: &args::Copy) -> Ids {
 /// A copy that cannot be made, with the command that works: the other way when that side only has more, a second session
 /// when both went on.
 fn with_ways(error: milepost::Error, id: SessionId, url: &str, [this, other]: [&str; 2]) -> anyhow::Error {
-    let milepost::Error::Refused { instead, .. } = &error else { return error.into() };
-    let (id, url) = (short(id), shell_word(url));
-    let way = match () {
-        () if instead.contains("the other way") => ("other way", format!("milepost {other} {id} {url}")),
-        () if instead.contains("new ids") => ("both", format!("milepost {this} {id} {url} --new-ids")),
-        () => return error.into(),
+    let milepost::Error::Apart { apart, .. } = &error else { return error.into() };
+    let (id, url) = (short(id), shell_word(&Url::new(url).to_type()));
+    let way = match apart {
+        Apart::Copy => ("other way", format!("milepost {other} {id} {url}")),
+        Apart::Both => ("both", format!("milepost {this} {id} {url} --new-ids")),
     };
     Failed::with_ways(error.to_string(), vec![way]).into()
 }

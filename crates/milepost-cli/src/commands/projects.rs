@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use milepost::project::{Artifact, ArtifactKind, MAX_ARTIFACT_BYTES, NewArtifact, Owner, ProjectId, Stored};
+use milepost::store::Error as StoreError;
 use milepost::{Milepost, SessionQuery};
 use serde_json::{Value, json};
 
 use super::list::project as project_name;
-use crate::app::{App, apart};
+use crate::app::{App, apart, working_directory};
 use crate::args::{Artifacts, Projects, Whose};
-use crate::errors::Usage;
-use crate::out::{Table, bytes, count, plain, safe, short};
+use crate::errors::{Failed, OnFile, Usage};
+use crate::out::{Table, bytes, count, plain, safe, shell_word, short};
 
 /// So many sessions of a project are shown.
 const SHOWN_SESSIONS: usize = 10;
@@ -25,7 +26,7 @@ pub async fn run(app: &mut App, command: Projects) -> Result<()> {
         Projects::Link { project, directory } => {
             let engine = app.engine().await?;
             let id = meant(&engine, &project).await?;
-            let directory = directory.map_or_else(std::env::current_dir, Ok)?;
+            let directory = directory.map_or_else(working_directory, Ok)?;
             let linked = engine.projects().await?.link(&id, &directory).await?;
             let directory = linked.paths.last().map(|path| plain(path)).unwrap_or_default();
             if app.out.json {
@@ -48,7 +49,7 @@ async fn named_or_here(app: &App, engine: &Milepost, given: Option<&str>) -> Res
     if let Some(given) = given {
         return meant(engine, given).await;
     }
-    let found = engine.here(&std::env::current_dir()?).await?;
+    let found = engine.here(&working_directory()?).await?;
     if let Some(note) = &found.note {
         app.out.note(plain(note));
     }
@@ -60,7 +61,7 @@ async fn named_or_known(app: &App, engine: &Milepost, given: Option<&str>) -> Re
     if let Some(given) = given {
         return meant(engine, given).await;
     }
-    let here = std::env::current_dir()?;
+    let here = working_directory()?;
     let found = engine.projects().await?.known(&here).await?;
     let found = found.ok_or_else(|| {
         milepost::Error::refused(
@@ -198,7 +199,8 @@ pub async fn artifacts(app: &mut App, command: Artifacts) -> Result<()> {
         Artifacts::List { whose } => list_artifacts(app, &whose).await,
         Artifacts::Show { name, whose, version } => {
             let owner = owner(app, &whose, Unknown::Refuse).await?;
-            let (artifact, content) = app.engine().await?.projects().await?.artifact(&owner, &name, version).await?;
+            let found = app.engine().await?.projects().await?.artifact(&owner, &name, version).await;
+            let (artifact, content) = found.map_err(|error| not_kept(error, &owner))?;
             if app.out.json {
                 let mut value = artifact_json(&artifact);
                 value["content"] = json!(String::from_utf8_lossy(&content));
@@ -221,13 +223,15 @@ pub async fn artifacts(app: &mut App, command: Artifacts) -> Result<()> {
         Artifacts::Make { name, template, whose, set } => {
             let values = set.iter().map(|text| pair(text)).collect::<Result<BTreeMap<_, _>>>()?;
             let owner = owner(app, &whose, Unknown::Begin).await?;
-            let stored = app.engine().await?.projects().await?.make(&owner, &name, &template, &values).await?;
+            let made = app.engine().await?.projects().await?.make(&owner, &name, &template, &values).await;
+            let stored = made.map_err(|error| not_kept(error, &owner))?;
             kept(app, &owner, &name, &stored)
         }
         Artifacts::Delete { name, whose, dry_run, yes } => {
             let owner = owner(app, &whose, Unknown::Refuse).await?;
             let projects = app.engine().await?.projects().await?;
-            let (artifact, _) = projects.artifact(&owner, &name, None).await?;
+            let found = projects.artifact(&owner, &name, None).await;
+            let (artifact, _) = found.map_err(|error| not_kept(error, &owner))?;
             let versions = count(artifact.versions.len(), "version");
             if !dry_run {
                 let question = format!("Delete the artifact {} of {owner} with {versions} for good?", plain(&name));
@@ -243,6 +247,18 @@ pub async fn artifacts(app: &mut App, command: Artifacts) -> Result<()> {
             app.out.line(format!("{word} {} with {versions}", plain(&name)))
         }
     }
+}
+
+/// An artifact that is not there, with the command that lists those that are.
+fn not_kept(error: milepost::Error, owner: &Owner) -> anyhow::Error {
+    let milepost::Error::Store(StoreError::NotFound { what: "artifact" | "template", .. }) = &error else {
+        return error.into();
+    };
+    let whose = match owner {
+        Owner::Session(id) => format!("--of {}", short(id)),
+        Owner::Project(id) => format!("--project {}", shell_word(id.as_str())),
+    };
+    Failed::missing_with(error.to_string(), vec![("list", format!("milepost artifacts list {whose}"))]).into()
 }
 
 async fn list_artifacts(app: &mut App, whose: &Whose) -> Result<()> {
@@ -308,10 +324,11 @@ async fn content(file: Option<PathBuf>) -> Result<Vec<u8>> {
         let (mut content, most) = (Vec::new(), MAX_ARTIFACT_BYTES as u64 + 1);
         match file.filter(|file| file != Path::new("-")) {
             Some(file) => {
-                let failed = |error| milepost::Error::file(format!("reading {}", file.display()), error);
-                std::fs::File::open(&file).map_err(failed)?.take(most).read_to_end(&mut content).map_err(failed)?;
+                std::fs::File::open(&file)
+                    .and_then(|file| file.take(most).read_to_end(&mut content))
+                    .on_reading(format!("reading {}", file.display()))?;
             }
-            None => drop(std::io::stdin().lock().take(most).read_to_end(&mut content)?),
+            None => drop(std::io::stdin().lock().take(most).read_to_end(&mut content).on_file("reading the input")?),
         }
         Ok(content)
     })

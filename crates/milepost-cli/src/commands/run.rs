@@ -19,7 +19,7 @@ use super::end::{completed_outputs, finish};
 use super::graph::{check, usable};
 use super::sessions::{key, policy, sets};
 use super::tell::Teller;
-use crate::app::{App, misread};
+use crate::app::App;
 use crate::args::{HowToRun, ResumeRun, Run};
 use crate::errors::{Failed, Usage};
 use crate::out::{plain, shell_word, short};
@@ -79,7 +79,7 @@ pub fn remembered_model(state: &State) -> Option<&str> {
 fn inputs(graph: &Graph, given: &[String]) -> Result<Map<String, Value>> {
     let mut memory = Map::new();
     for text in given {
-        let (path, value) = parse_set(text).map_err(misread)?;
+        let (path, value) = parse_set(text)?;
         let path = path.to_string();
         let name = path.trim_start_matches('/');
         let name = name.strip_prefix("memory/").unwrap_or(name).to_owned();

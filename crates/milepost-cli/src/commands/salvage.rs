@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use milepost::store::sqlite::{Salvaged, salvage};
+use milepost::rescue;
+use milepost::store::sqlite::Salvaged;
 use milepost::store::{Error as StoreError, Store, open_backend, system_source};
 use serde_json::json;
 
@@ -36,7 +37,7 @@ pub async fn run(app: &mut App, args: args::Salvage) -> Result<()> {
     let place = Scratch::beside(&to)?;
     let waiting = app.waiting("searching the file for what is whole");
     let (source, target) = (from.clone(), place.path().to_owned());
-    let found = apart(move || Ok(salvage(&source, &target).map_err(milepost::Error::from)?)).await?;
+    let found = apart(move || Ok(rescue(&source, &target)?)).await?;
     waiting.end();
     let waiting = app.waiting("rebuilding lists and indexes");
     let workspaces = rebuild(app, place.path()).await?;

@@ -12,14 +12,14 @@ use milepost_run::chat::{Author, compact_by};
 use serde_json::{Value, json};
 
 use super::show::{Later, later, message_json};
-use crate::app::{App, misread, off_by_ms};
+use crate::app::{App, off_by_ms, working_directory};
 use crate::args;
 use crate::errors::Usage;
 use crate::out::{count, plain, shell_word, short};
 
 /// What was given as KEY=VALUE.
 pub fn sets(texts: &[String]) -> Result<Vec<(milepost::model::delta::StatePath, Value)>> {
-    texts.iter().map(|text| parse_set(text)).collect::<Result<_, _>>().map_err(misread)
+    texts.iter().map(|text| parse_set(text)).map(|set| Ok(set?)).collect()
 }
 
 /// What sessions are found by.
@@ -32,7 +32,7 @@ pub fn key(keys: args::Keyed) -> SessionKey {
 pub fn policy(texts: &[String]) -> Result<Option<Value>> {
     let mut policy = json!({});
     for text in texts {
-        let (path, value) = parse_set(text).map_err(misread)?;
+        let (path, value) = parse_set(text)?;
         let names = path.to_string();
         let mut place = &mut policy;
         for name in names.trim_start_matches('/').split('/') {
@@ -53,7 +53,7 @@ pub async fn new(app: &mut App, args: args::New) -> Result<()> {
     let mut key = key(args.keys);
     let mut here = None;
     if args.here {
-        let directory = std::env::current_dir()?;
+        let directory = working_directory()?;
         let found = engine.here(&directory).await?;
         if let Some(note) = &found.note {
             app.out.note(plain(note));
@@ -105,7 +105,7 @@ async fn finish(app: &App, engine: &Milepost, session: Session) -> Result<()> {
     let id = session.id();
     session.release().await?;
     if app.out.json {
-        return app.out.json(&SessionSummary::of(engine.store().session(id).await?));
+        return app.out.json(&SessionSummary::of(engine.store().session(id).await.map_err(milepost::Error::from)?));
     }
     app.out.line(id.to_string())
 }
@@ -178,7 +178,7 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     let id = app.session(session).await?;
     let engine = app.engine().await?;
     let mark = app.mark(&engine, id, &point).await?;
-    let now = engine.store().session(id).await?;
+    let now = engine.store().session(id).await.map_err(milepost::Error::from)?;
     let behind = now.messages().saturating_sub(mark.checkpoint.messages());
     let state = engine.store().state(id).await.ok().map(|state| milepost::model::hash_value(state.as_value()));
     let left = Later { messages: behind, state: state.is_some_and(|hash| hash != mark.checkpoint.state.0) };
@@ -345,7 +345,7 @@ pub async fn tag(app: &mut App, session: &str, changes: &[String]) -> Result<()>
     }
     let done = held.patch(SessionPatch::new().tags(tags)).await;
     super::give_back(held, done).await?;
-    let tags = engine.store().session(id).await?.tags;
+    let tags = engine.store().session(id).await.map_err(milepost::Error::from)?.tags;
     if app.out.json {
         return app.out.json(&json!({ "sessionId": id, "tags": tags }));
     }

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::CommandFactory;
 use serde_json::json;
 
 use crate::app::App;
 use crate::args::Args;
+use crate::errors::OnFile;
 use crate::out::count;
 
 pub fn completions(app: &App, shell: clap_complete::Shell) -> Result<()> {
@@ -22,9 +23,9 @@ pub fn man(app: &App, directory: Option<&Path>) -> Result<()> {
         clap_mangen::Man::new(Args::command()).render(&mut page)?;
         return app.out.bytes(&page);
     };
-    std::fs::create_dir_all(directory).with_context(|| format!("making the directory {}", directory.display()))?;
+    std::fs::create_dir_all(directory).on_file(format!("making the directory {}", directory.display()))?;
     clap_mangen::generate_to(Args::command(), directory)
-        .with_context(|| format!("writing man pages into {}", directory.display()))?;
+        .on_file(format!("writing man pages into {}", directory.display()))?;
     let pages = pages(&Args::command());
     if app.out.json {
         return app.out.json(&json!({ "directory": directory, "pages": pages }));

@@ -36,9 +36,11 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
         true => Some("it was deleted; this is what its branches share with it"),
         false => None,
     };
+    // Without it where that cannot be read.
+    let reason = engine.reason(&info).await.unwrap_or_default();
     let holder = lease.filter(|lease| lease.owner.is_some() && lease.until > app.out.now);
     if app.out.json {
-        let mut value = serde_json::to_value(SessionSummary::of(info.clone()))?;
+        let mut value = serde_json::to_value(SessionSummary { reason, ..SessionSummary::of(info.clone()) })?;
         value["lastMessage"] = json!(messages.last().map(|stored| &stored.message));
         value["messages"] = messages.iter().map(message_json).collect();
         value["extra"] = Value::Object(info.extra.clone());
@@ -47,6 +49,8 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
             value["hidden"] = json!(why);
         }
         value["lastCheckpoint"] = json!(marks.first().map(|mark| mark.checkpoint.id));
+        // Of those that were taken, which the count has.
+        value["checkpointsKept"] = json!(marks.len());
         value["state"] = state.map(Value::from).unwrap_or(Value::Null);
         if !damaged.is_empty() {
             value["damaged"] = json!(damaged);
@@ -63,6 +67,7 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
         None => vec![("status", colored(app, info.status))],
     };
     let mut fact = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
+    fact("because", reason.as_deref().map(plain));
     fact("error", info.error.as_deref().map(plain));
     let name = Some(super::list::project(&info)).filter(|name| !name.is_empty());
     fact(

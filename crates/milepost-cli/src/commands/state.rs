@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::sessions::sets;
 use crate::app::App;
 use crate::args::{self, State};
-use crate::errors::Usage;
+use crate::errors::{Failed, Usage};
+use crate::out::{count, shell_word, short};
 
 pub async fn run(app: &mut App, command: State) -> Result<()> {
     match command {
@@ -36,8 +37,11 @@ async fn get(app: &mut App, session: &str, path: Option<&str>, checkpoint: Optio
             format!("/{}", path.replace('.', "/"))
         };
         let Some(found) = value.pointer_mut(&pointer) else {
-            return Err(milepost::store::Error::NotFound { what: "value", id: format!("{path} in the state of {id}") }
-                .into_engine());
+            let at = checkpoint.map(|given| format!(" --checkpoint {}", shell_word(given))).unwrap_or_default();
+            let all = format!("milepost state get {}{at}", short(id));
+            let why = what_is_there(&value, &pointer);
+            let what = format!("no value {path} in the state of {id}: {why}; look at all of it");
+            return Err(Failed::missing_with(what, vec![("all of it", all)]).into());
         };
         value = found.take();
     }
@@ -51,14 +55,30 @@ async fn get(app: &mut App, session: &str, path: Option<&str>, checkpoint: Optio
     }
 }
 
-/// Errors of the store as the engine's.
-trait IntoEngine {
-    fn into_engine(self) -> anyhow::Error;
-}
+/// So many names are told of what is there.
+const TOLD_NAMES: usize = 10;
 
-impl IntoEngine for milepost::store::Error {
-    fn into_engine(self) -> anyhow::Error {
-        milepost::Error::from(self).into()
+/// What a state has on the way to where a pointer leads, as far as it goes.
+fn what_is_there(state: &Value, pointer: &str) -> String {
+    let (mut at, mut gone) = (state, Vec::new());
+    for part in pointer.split('/').skip(1) {
+        let Some(inner) = at.pointer(&format!("/{part}")) else { break };
+        (at, gone) = (inner, [gone, vec![part]].concat());
+    }
+    let place = if gone.is_empty() { "the state".to_owned() } else { gone.join(".") };
+    match at {
+        Value::Object(map) if map.is_empty() => format!("{place} is empty"),
+        Value::Object(map) => {
+            let names: Vec<&str> = map.keys().take(TOLD_NAMES).map(String::as_str).collect();
+            let more =
+                if map.len() > TOLD_NAMES { format!(" and {} more", map.len() - TOLD_NAMES) } else { String::new() };
+            format!("{place} has {}{more}", names.join(", "))
+        }
+        Value::Array(items) => format!("{place} has {}", count(items.len(), "item")),
+        Value::String(_) => format!("{place} is a text"),
+        Value::Number(_) => format!("{place} is a number"),
+        Value::Bool(_) => format!("{place} is a truth value"),
+        Value::Null => format!("{place} is null"),
     }
 }
 

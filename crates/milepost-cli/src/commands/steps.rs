@@ -89,7 +89,10 @@ pub async fn run(app: &mut App, args: Steps) -> Result<()> {
     let engine = app.engine().await?;
     let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
     if Ledger::graph_text(&state).is_none() {
-        return Err(Failed::missing(format!("session {} has no run of a graph, and so no steps", short(id))).into());
+        let short = short(id);
+        let what =
+            format!("session {short} has no run of a graph, and so no steps: name one that has, or look at this one");
+        return Err(Failed::missing_with(what, vec![("show", format!("milepost sessions show {short}"))]).into());
     }
     let (events, said) = told_by_log(&engine, id).await?;
     if args.all {

@@ -341,7 +341,7 @@ fn known_secrets(app: &App, engine: &Milepost) -> Result<Redactor> {
     let rules = app.engine_options(&settings)?.redaction.unwrap_or_default();
     let redactor = rules.keys(&engine.policy().exclude_keys).build();
     if engine.store().is_encrypted() {
-        return Err(Usage("in an encrypted workspace, name the secret: nothing lies in clear".into()).into());
+        return Err(Usage("looking for secrets by the rules: the workspace is encrypted, and nothing lies in clear; name the secret itself".into()).into());
     }
     Ok(Redactor::new(move |text| redactor.text(text).map(|(clean, _)| clean)))
 }

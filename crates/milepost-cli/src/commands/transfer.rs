@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use milepost::store::Error as StoreError;
 use milepost::transfer::export::{self, Layout, Present};
 use milepost::transfer::{BundleOptions, Ids, ImportOptions, Imported, check_bundle, export_bundle};
@@ -15,7 +15,7 @@ use super::sessions::key;
 use super::show::Later;
 use crate::app::App;
 use crate::args::{self, Format};
-use crate::errors::{Failed, Usage, without_advice};
+use crate::errors::{Failed, OnFile, Usage, without_advice};
 use crate::out::{Table, bytes, count, plain, short};
 use crate::places;
 use crate::scratch::Scratch;
@@ -240,10 +240,17 @@ impl Draft {
     }
 
     fn keep(mut self, output: &Path) -> Result<Vec<PathBuf>> {
-        self.writer.flush().and_then(|()| self.writer.get_ref().sync_all()).context("writing")?;
+        self.writer
+            .flush()
+            .and_then(|()| self.writer.get_ref().sync_all())
+            .on_file(format!("writing {}", output.display()))?;
         self.place.keep(output)?;
         Ok(vec![output.to_owned()])
     }
+}
+
+fn open(path: &Path) -> Result<File> {
+    Ok(File::open(path).on_reading(format!("opening {}", path.display()))?)
 }
 
 /// Whether a file says of itself that it is a bundle: it is packed with zstd.
@@ -253,8 +260,7 @@ fn is_bundle(path: &Path) -> Result<bool> {
         return Ok(false);
     }
     let mut first = [0; 4];
-    let file = File::open(path).map_err(|error| milepost::Error::file(format!("opening {}", path.display()), error))?;
-    let count = file.take(4).read(&mut first)?;
+    let count = open(path)?.take(4).read(&mut first).on_file(format!("reading {}", path.display()))?;
     Ok(count == 4 && first == [0x28, 0xb5, 0x2f, 0xfd])
 }
 
@@ -273,7 +279,7 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
         let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
         let imported = match is_bundle {
             true => {
-                let file = BufReader::new(File::open(&args.path).context("opening the bundle")?);
+                let file = BufReader::new(open(&args.path)?);
                 vec![engine.import_bundle(file, &options, &mut tell).await?]
             }
             false => engine.import_older(&args.path, &options).await?,
@@ -300,7 +306,7 @@ async fn check(app: &mut App, path: &Path, is_bundle: bool, options: &ImportOpti
         let found = app.engine().await?.check_older(path, options).await?;
         return show_imported(app, &found, true);
     }
-    let checked = check_bundle(BufReader::new(File::open(path)?), options)?;
+    let checked = check_bundle(BufReader::new(open(path)?), options)?;
     if app.out.json {
         return app.out.json(&json!({
             "sessionId": checked.session, "workspace": checked.workspace, "entries": checked.entries,

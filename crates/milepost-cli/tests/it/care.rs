@@ -452,7 +452,7 @@ fn artifacts_that_cannot_be_kept_or_made_say_why() {
     let large = place.run_with(&["artifacts", "put", "a.bin", "--of", &id], &vec![b'x'; 9 << 20]);
     assert!(large.code == 1 && large.err.contains("MAX_ARTIFACT_BYTES"), "{large:?}");
     let missing = place.run(&["artifacts", "put", "a.md", "no-such-file", "--of", &id]);
-    assert!(missing.code == 1 && missing.err.contains("no-such-file"), "{missing:?}");
+    assert!(missing.code == 3 && missing.err.contains("no-such-file"), "{missing:?}");
     let unknown = place.run(&["artifacts", "make", "a.md", "no-template", "--of", &id]);
     assert!(unknown.code == 3 && unknown.err.contains("no-template"), "{unknown:?}");
     place.run_with(&["artifacts", "put", "page", "--template", "--of", &id], b"{{title}}");
@@ -475,4 +475,29 @@ fn a_migration_names_the_workspaces_that_it_did_not_copy() {
     assert!(moved.code == 0 && moved.err.contains("theirs") && moved.err.contains("--workspace"), "{moved:?}");
     let moved = place.json(&["--workspace", "theirs", "migrate", &place.url(), &url(&place, "new.db")]);
     assert_eq!((number(&moved, "/sessions"), &moved["otherWorkspaces"]), (1, &json!(["default"])));
+}
+
+#[test]
+fn roles_of_older_chats_are_shown_in_our_words_and_written_in_theirs() {
+    let place = Place::new();
+    let lines = "{\"role\":\"human\",\"content\":\"go\"}\n{\"role\":\"ai\",\"content\":\"done\"}\n";
+    place.write("log.jsonl", lines);
+    place.ok(&["sessions", "import", "log.jsonl"]);
+    let list = place.json(&["messages", "list", "last"]);
+    assert_eq!((text(&list, "/messages/0/role"), text(&list, "/messages/1/role")), ("user", "assistant"));
+    let written = place.ok(&["sessions", "export", "last", "--format", "jsonl"]);
+    let roles = |text: &str| -> Vec<String> {
+        let role = |line: &str| serde_json::from_str::<Value>(line).unwrap()["role"].as_str().unwrap().to_owned();
+        text.lines().map(role).collect()
+    };
+    assert_eq!(roles(&written), ["human", "ai"]);
+    assert!(written.lines().all(|line| !line.contains("as_written")), "{written}");
+    place.ok(&["sessions", "export", "last", "--format", "files", "--output", "files"]);
+    let chat = std::fs::read_dir(place.file("files")).unwrap().map(|file| file.unwrap().path());
+    let chat = chat.into_iter().find(|path| path.file_name().unwrap().to_string_lossy().starts_with("chat_")).unwrap();
+    let chat: Value = serde_json::from_slice(&std::fs::read(chat).unwrap()).unwrap();
+    assert_eq!((text(&chat, "/messages/0/role"), text(&chat, "/messages/1/role")), ("human", "ai"));
+    // What is said since has our words.
+    place.ok(&["messages", "add", "last", "more"]);
+    assert_eq!(roles(&place.ok(&["sessions", "export", "last", "--format", "jsonl"])), ["human", "ai", "user"]);
 }

@@ -83,3 +83,44 @@ fn flags_stand_before_and_after_tags() {
     assert!(wrong.code == 2 && wrong.err.contains("--jsn"), "{wrong:?}");
     assert_eq!(place.json(&["sessions", "show", &id])["tags"], serde_json::json!(["b", "c"]), "nothing of it was done");
 }
+
+#[test]
+fn the_help_of_sql_names_every_table_with_its_columns() {
+    let place = Place::new();
+    place.session("Here", &["one"]);
+    let sql =
+        "select t.name as t, c.name as c from sqlite_schema t, pragma_table_info(t.name) c where t.type = 'table'";
+    let there = place.json(&["sql", sql]);
+    let mut tables: std::collections::BTreeMap<String, Vec<String>> = Default::default();
+    for row in there.as_array().unwrap() {
+        tables.entry(text(row, "/t").to_owned()).or_default().push(text(row, "/c").to_owned());
+    }
+    assert!(tables.len() >= 3, "{tables:?}");
+    place.ok(&["man", "pages"]);
+    let man =
+        std::fs::read_to_string(place.file("pages/milepost-sql.1")).unwrap().replace(r"\*(Aq", "'").replace('\\', "");
+    for help in [place.ok(&["sql", "--help"]), place.ok(&["sql", "-h"]), man] {
+        let words = |text: &str| -> Vec<String> {
+            text.split(|c: char| !c.is_alphanumeric() && c != '_')
+                .filter(|word| !word.is_empty())
+                .map(str::to_owned)
+                .collect()
+        };
+        let at = help.find("Tables:").unwrap_or_else(|| panic!("{help}"));
+        let (named, examples) = help[at..].split_once("Examples:").unwrap_or_else(|| panic!("{help}"));
+        // Nothing is missing, nothing is there that is not.
+        let mut said = words(named.trim_start_matches("Tables:"));
+        said.retain(|word| !["br", "fi", "nf", "PP", "sp"].contains(&word.as_str()));
+        let mut all: Vec<String> =
+            tables.iter().flat_map(|(table, columns)| columns.iter().chain([table])).cloned().collect();
+        said.sort();
+        all.sort();
+        assert_eq!(said, all, "{help}");
+        let statements: Vec<&str> =
+            examples.lines().filter_map(|line| line.split_once("milepost sql ")).map(|(_, sql)| sql.trim()).collect();
+        assert!(statements.len() >= 2, "{help}");
+        for statement in statements {
+            place.ok(&["sql", statement.trim_matches('"')]);
+        }
+    }
+}

@@ -225,3 +225,56 @@ fn what_the_policy_puts_into_the_trash_is_told() {
     let trashed = place.json(&["sessions", "checkpoints", &id, "--trashed"]);
     assert!(!trashed["checkpoints"].as_array().unwrap().is_empty(), "{trashed:#}");
 }
+
+#[tokio::test]
+async fn why_a_session_is_paused_or_waits_is_shown() {
+    let place = Place::new();
+    let id = place.session("Stopped", &["one"]);
+    let shown = place.json(&["sessions", "show", &id]);
+    assert_eq!(shown.get("reason"), None, "{shown:#}");
+    place.ok(&["sessions", "pause", &id, "--reason", "waiting for the auditors"]);
+    // A checkpoint that was taken since does not hide it.
+    place.ok(&["checkpoint", &id, "--label", "since"]);
+    let shown = place.ok(&["sessions", "show", &id]);
+    assert!(shown.lines().any(|line| line.contains("because") && line.contains("waiting for the auditors")), "{shown}");
+    assert_eq!(text(&place.json(&["sessions", "show", &id]), "/reason"), "waiting for the auditors");
+    let listed = place.json(&["sessions", "list"]);
+    assert_eq!(text(&listed, "/sessions/0/reason"), "waiting for the auditors");
+    // It goes with the pause, and another pause has its own.
+    place.ok(&["sessions", "resume", &id]);
+    assert_eq!(place.json(&["sessions", "show", &id]).get("reason"), None);
+    place.ok(&["sessions", "pause", &id]);
+    assert_eq!(place.json(&["sessions", "list"]).pointer("/sessions/0/reason"), None);
+    // A program that waits says for what.
+    let engine = another(&place).await;
+    let held = engine.hold(id.parse().unwrap()).await.unwrap();
+    held.wait("the answer of the legal department").await.unwrap();
+    held.release().await.unwrap();
+    assert_eq!(text(&place.json(&["sessions", "show", &id]), "/reason"), "the answer of the legal department");
+}
+
+#[test]
+fn a_project_that_only_programs_know_is_called_by_its_id() {
+    let place = Place::new();
+    let id = place.ok(&["sessions", "new", "--project", "acme/shop"]);
+    let list = place.json(&["sessions", "list"]);
+    assert_eq!(
+        (text(&list, "/sessions/0/projectId"), text(&list, "/sessions/0/projectName")),
+        ("acme/shop", "acme/shop")
+    );
+    assert_eq!(text(&place.json(&["sessions", "show", &id]), "/projectName"), "acme/shop");
+    let none = place.session("None", &[]);
+    assert_eq!(place.json(&["sessions", "show", &none])["projectName"], Value::Null);
+}
+
+#[test]
+fn checkpoints_in_the_trash_are_told_apart_from_those_that_are_kept() {
+    let place = Place::new();
+    let id = place.session("Many", &[]);
+    let gone = place.ok(&["checkpoint", &id]);
+    place.ok(&["checkpoint", &id]);
+    place.ok(&["sessions", "trash", &id, "--checkpoint", &gone]);
+    let shown = place.json(&["sessions", "show", &id]);
+    assert_eq!((number(&shown, "/checkpointCount"), number(&shown, "/checkpointsKept")), (3, 2));
+    assert!(place.ok(&["sessions", "show", &id]).contains("2, of 3 that were taken"));
+}

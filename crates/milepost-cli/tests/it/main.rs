@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::large_futures)]
 #![allow(clippy::disallowed_methods, reason = "the tests watch real processes and real time")]
 
+mod advice;
 mod again;
 mod bad_input;
 mod bad_stores;

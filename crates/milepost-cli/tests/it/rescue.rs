@@ -102,3 +102,25 @@ fn a_rescue_says_in_json_what_it_found_and_refuses_what_holds_nothing() {
     assert_eq!(place.run(&["salvage", "no-such.db", "none.db"]).code, 3);
     assert_eq!(place.run(&["salvage", "postgres://x/y", "none.db"]).code, 2);
 }
+
+#[test]
+fn a_rescue_refuses_a_store_that_a_newer_milepost_wrote() {
+    let place = Place::new();
+    place.session("From tomorrow", &["one"]);
+    let database = rusqlite::Connection::open(place.store()).unwrap();
+    database.pragma_update(None, "user_version", 9999).unwrap();
+    drop(database);
+    let before = std::fs::read(place.store()).unwrap();
+    for more in [&[][..], &["--dry-run"]] {
+        let ran = place.run(&[&["salvage", &place.url(), "new.db"], more].concat());
+        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{ran:?}");
+        let store = place.store().display().to_string();
+        assert!(ran.err.contains(&store) && ran.err.contains("9999"), "{}", ran.err);
+        assert!(ran.err.contains("written by a newer Milepost") && ran.err.contains("use a newer one"), "{}", ran.err);
+        assert!(!place.file("new.db").exists());
+    }
+    assert_eq!(std::fs::read(place.store()).unwrap(), before);
+    // A version that only damage can have made keeps nobody from a rescue.
+    overwrite(&place.store(), 40, &[0xff; 40]);
+    place.ok(&["salvage", &place.url(), "new.db"]);
+}

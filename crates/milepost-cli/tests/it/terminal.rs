@@ -211,7 +211,7 @@ fn an_output_that_is_full_is_an_error() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let ran = Ran::of(place.command(["sessions", "list"]).stdout(full).output().unwrap());
     assert_eq!(ran.code, 1);
-    assert!(ran.err.starts_with("error: writing the output: No space left"), "{}", ran.err);
+    assert!(ran.err.starts_with("error: writing the output failed: No space left"), "{}", ran.err);
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl Settings {
             let named = ["key_file", "key_source", "enabled"].map(|name| format!("{section}.{name}"));
             let at = named.iter().find(|name| origin(name) != Origin::Default).unwrap_or(&named[2]);
             let (why, instead) = match error {
-                Error::Config { why, instead, .. } => (why, instead),
+                Error::ConfigKey { why, instead, .. } => (why, instead),
                 other => {
                     (other.to_string(), format!("make one with `milepost keys new`, or set {section}.enabled to false"))
                 }
@@ -83,7 +83,8 @@ impl Settings {
 }
 
 fn read(key: &KeySettings, section: &str, account: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<MasterKey> {
-    let missing = |why: String, instead: String| Error::Config { place: format!("{section}.key_source"), why, instead };
+    let missing =
+        |why: String, instead: String| Error::ConfigKey { place: format!("{section}.key_source"), why, instead };
     match key.source {
         KeySource::Variable => match lookup(&key.variable).filter(|text| !text.is_empty()) {
             Some(text) => MasterKey::parse(&text).map_err(|_| {
@@ -102,7 +103,7 @@ fn read(key: &KeySettings, section: &str, account: &str, lookup: &dyn Fn(&str) -
 
 #[cfg(feature = "keychain")]
 fn from_keychain(section: &str, account: &str) -> Result<MasterKey> {
-    MasterKey::from_keychain(KEYCHAIN_SERVICE, account)?.ok_or_else(|| Error::Config {
+    MasterKey::from_keychain(KEYCHAIN_SERVICE, account)?.ok_or_else(|| Error::ConfigKey {
         place: format!("{section}.key_source"),
         why: format!("the keychain has no key {account:?} of {KEYCHAIN_SERVICE:?}"),
         instead: "put one there, or keep the key in a file or a variable".to_owned(),
@@ -111,7 +112,7 @@ fn from_keychain(section: &str, account: &str) -> Result<MasterKey> {
 
 #[cfg(not(feature = "keychain"))]
 fn from_keychain(section: &str, account: &str) -> Result<MasterKey> {
-    Err(Error::Config {
+    Err(Error::ConfigKey {
         place: format!("{section}.key_source"),
         why: format!(
             "the key {account:?} is in the keychain, but this program was built without the feature `keychain`"

@@ -141,6 +141,11 @@ impl Url {
         Self(url.into())
     }
 
+    /// The URL for a command that somebody is to type: as it is, unless it holds a password.
+    pub fn to_type(&self) -> String {
+        if crate::keep::has_password(&self.0) { self.to_string() } else { self.0.clone() }
+    }
+
     /// The whole URL, with the password that may be in it.
     pub fn expose(&self) -> &str {
         &self.0

@@ -30,7 +30,7 @@ const MAX_TERMS: usize = 64;
 impl Terms {
     pub fn parse(query: &SearchQuery) -> Result<Self> {
         let text = query.text.trim();
-        let refuse = |why: String, instead: &str| Error::refused("searching", why, instead);
+        let refuse = |why: String, instead: &str| Error::malformed("searching", why, instead);
         if text.len() > SearchQuery::MAX_BYTES {
             let why = format!("the text has {} bytes, the limit MAX_BYTES is {}", text.len(), SearchQuery::MAX_BYTES);
             return Err(refuse(why, "search for less"));

@@ -7,7 +7,7 @@ use super::beside::carry;
 use super::incoming::Incoming;
 use super::outgoing::{Outgoing, Piece};
 use super::{Ids, OnProgress, Progress};
-use crate::error::{Error, Result};
+use crate::error::{Apart, Error, Result};
 
 /// What a copy did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,8 +98,6 @@ async fn skip_common(
     progress: OnProgress<'_>,
 ) -> Result<Option<Piece>> {
     let session = out.session.id;
-    let what = format!("copying session {session}");
-    let both = "copy it with new ids, to have it there as a second session";
     loop {
         match (out.next().await?, there.next().await?) {
             (Some(here), Some(there)) if is_same(&here, &there) => {
@@ -109,7 +107,7 @@ async fn skip_common(
             (new, None) => return Ok(new),
             (None, Some(more)) => {
                 let why = format!("all of it is there, and more: {} is only there", more.what());
-                return Err(Error::refused(what, why, "copy the other way, to have that here too"));
+                return Err(Error::Apart { session, why, apart: Apart::Copy });
             }
             (Some(here), Some(there)) => {
                 let why = format!("the copy went its own way: {} here is {} there", here.what(), there.what());
@@ -118,7 +116,7 @@ async fn skip_common(
                 } else {
                     why
                 };
-                return Err(Error::refused(what, why, both));
+                return Err(Error::Apart { session, why, apart: Apart::Both });
             }
         }
     }

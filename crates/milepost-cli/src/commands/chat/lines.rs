@@ -59,7 +59,9 @@ fn line(input: &mut impl BufRead) -> Heard {
     match input.take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut bytes) {
         Ok(0) => return Heard::End,
         Ok(_) => {}
-        Err(error) => return Heard::Wrong(format!("the input cannot be read: {error}")),
+        Err(error) => {
+            return Heard::Wrong(format!("the input cannot be read: {error}; give it a terminal, a file or a pipe"));
+        }
     }
     if bytes.len() > MAX_LINE_BYTES && !bytes.ends_with(b"\n") {
         let mut rest = Vec::new();
@@ -76,7 +78,8 @@ fn line(input: &mut impl BufRead) -> Heard {
     while bytes.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
         bytes.pop();
     }
-    String::from_utf8(bytes).map_or_else(|_| Heard::Wrong("a line is not UTF-8".to_owned()), Heard::Line)
+    String::from_utf8(bytes)
+        .map_or_else(|_| Heard::Wrong("a line is not UTF-8: save what is said as UTF-8".to_owned()), Heard::Line)
 }
 
 #[cfg(test)]
@@ -90,7 +93,7 @@ mod tests {
         bytes.extend(b"\nlast");
         let mut input = bytes.as_slice();
         assert_eq!(line(&mut input), Heard::Line("one".to_owned()));
-        assert_eq!(line(&mut input), Heard::Wrong("a line is not UTF-8".to_owned()));
+        assert_eq!(line(&mut input), Heard::Wrong("a line is not UTF-8: save what is said as UTF-8".to_owned()));
         assert!(matches!(line(&mut input), Heard::Wrong(why) if why.contains("MAX_LINE_BYTES")));
         assert_eq!(line(&mut input), Heard::Line("last".to_owned()));
         assert_eq!(line(&mut input), Heard::End);

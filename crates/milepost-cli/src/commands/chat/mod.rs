@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use milepost::context::history::Dialect;
 use milepost::store::Error as StoreError;
 use milepost::{Milepost, NewSession, Resume, SessionId, SessionPatch, SessionQuery, State, Status};
@@ -92,7 +92,7 @@ pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
         Some(message) => Lines::one(message.clone()),
         None => Lines::of_input(),
     };
-    let signals = interrupts().context("listening for interrupts")?;
+    let signals = interrupts()?;
     let mut session = match &args.session {
         Some(session) => Some(app.session_to_write(session).await?),
         None => None,

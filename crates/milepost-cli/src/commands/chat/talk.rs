@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use milepost::Usage;
 use milepost_models::{Cancel, Cost, Piece};
 use milepost_run::chat::{Chat, Left, Said};
@@ -15,7 +15,7 @@ use super::{Fresh, Place};
 use crate::app::{App, Interrupts, Stop};
 use crate::commands::cost::UNCHECKED;
 use crate::commands::tell::line;
-use crate::errors::INTERRUPTED;
+use crate::errors::{INTERRUPTED, Usage as Wrong};
 use crate::out::{count, plain, safe, short};
 
 const HELP: &str = "/undo          take your last message back, with its answer
@@ -142,7 +142,7 @@ impl Talk<'_> {
                 }
                 Heard::Wrong(why) => match self.place {
                     Place::Terminal => self.app.out.note(format!("{} {why}", self.app.styles().error("error:"))),
-                    Place::Pipe => return Err(anyhow!(why)),
+                    Place::Pipe => return Err(Wrong(why).into()),
                 },
                 Heard::Line(text) => {
                     if let Some(begin) = text.strip_suffix('\\').filter(|_| self.place == Place::Terminal) {

@@ -18,11 +18,11 @@ pub use folder::{Present, safe_name};
 pub use markdown::markdown;
 pub use messages::jsonl;
 #[cfg(feature = "sqlite")]
-pub use sqlite::{SqliteExported, sqlite};
+pub use sqlite::{SqliteExported, sqlite, sqlite_tables};
 pub use tree::{FileOptions, Layout, tree};
 
 #[cfg(feature = "sqlite")]
 pub(crate) use sqlite::tables;
 
-pub(in crate::transfer) use shapes::{SECTIONS_FIELD, TOOL_NAMES};
+pub(in crate::transfer) use shapes::{ROLE_NAME, SECTIONS_FIELD, TOOL_NAMES};
 pub(in crate::transfer) use tree::artifacts as artifacts_of;

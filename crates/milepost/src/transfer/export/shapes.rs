@@ -15,6 +15,8 @@ use crate::transfer::{origin, triggers, written};
 pub(in crate::transfer) const SECTIONS_FIELD: &str = "sections";
 /// Where a message says under which names its tool calls and results were read.
 pub(in crate::transfer) const TOOL_NAMES: &str = "tool_fields";
+/// Where a message says which word its role was read as.
+pub(in crate::transfer) const ROLE_NAME: &str = "role_as_written";
 /// The version that A's files name.
 const VERSION: &str = "1.0";
 
@@ -141,12 +143,22 @@ fn without_memory(mut state: Value) -> Value {
     state
 }
 
+/// Gives a message, as JSON, the role that it came with.
+pub(super) fn with_own_role(map: &mut Map<String, Value>) {
+    if map.get(ROLE_NAME).is_some_and(Value::is_string)
+        && let Some(role) = map.remove(ROLE_NAME)
+    {
+        map.insert("role".into(), role);
+    }
+}
+
 /// A message as A and B write it: its text, its tool calls and results apart, its time.
 pub(super) fn plain(found: &StoredMessage) -> Value {
     let message = &found.message;
     let mut map = message.extra.clone();
     let names = map.remove(TOOL_NAMES).unwrap_or_default();
     map.insert("role".into(), message.role.as_str().into());
+    with_own_role(&mut map);
     map.entry("timestamp").or_insert_with(|| Value::String(found.time.to_string()));
     if !message.channel.is_main() {
         map.insert("channel".into(), message.channel.as_str().into());

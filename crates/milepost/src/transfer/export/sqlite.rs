@@ -10,24 +10,86 @@ use super::messages::Messages;
 use crate::error::{Error, Result};
 use crate::transfer::triggers;
 
-const TABLES: &str = "
-CREATE TABLE sessions (
-  id TEXT PRIMARY KEY, project_id TEXT, title TEXT, status TEXT NOT NULL, agent TEXT, feature TEXT, task TEXT, stage TEXT,
-  tags TEXT NOT NULL, created_at TEXT NOT NULL, last_active_at TEXT NOT NULL, message_count INTEGER NOT NULL,
-  checkpoint_count INTEGER NOT NULL, state_json TEXT NOT NULL
-);
-CREATE TABLE messages (
-  session_id TEXT NOT NULL REFERENCES sessions (id), seq INTEGER NOT NULL, created_at TEXT NOT NULL, channel TEXT NOT NULL,
-  role TEXT NOT NULL, text TEXT NOT NULL, message_json TEXT NOT NULL, PRIMARY KEY (session_id, seq)
-);
-CREATE TABLE checkpoints (
-  id TEXT NOT NULL, session_id TEXT NOT NULL REFERENCES sessions (id), project_id TEXT, step_number INTEGER NOT NULL,
-  created_at TEXT NOT NULL, state_json TEXT NOT NULL, description TEXT, trigger_type TEXT NOT NULL, duration_ms INTEGER,
-  token_usage TEXT, trigger TEXT NOT NULL, label TEXT, seq INTEGER NOT NULL, message_count INTEGER NOT NULL,
-  is_clean INTEGER NOT NULL, can_resume_from INTEGER NOT NULL, PRIMARY KEY (session_id, id)
-);
-CREATE INDEX checkpoints_time ON checkpoints (session_id, created_at);
-";
+/// A table: its name, its columns, each with its type, and what else holds for its rows.
+struct Form {
+    name: &'static str,
+    columns: &'static [(&'static str, &'static str)],
+    rules: &'static str,
+}
+
+/// Every table, in the order in which rows are written.
+const TABLES: [Form; 3] = [
+    Form {
+        name: "sessions",
+        columns: &[
+            ("id", "TEXT PRIMARY KEY"),
+            ("project_id", "TEXT"),
+            ("title", "TEXT"),
+            ("status", "TEXT NOT NULL"),
+            ("agent", "TEXT"),
+            ("feature", "TEXT"),
+            ("task", "TEXT"),
+            ("stage", "TEXT"),
+            ("tags", "TEXT NOT NULL"),
+            ("created_at", "TEXT NOT NULL"),
+            ("last_active_at", "TEXT NOT NULL"),
+            ("message_count", "INTEGER NOT NULL"),
+            ("checkpoint_count", "INTEGER NOT NULL"),
+            ("state_json", "TEXT NOT NULL"),
+        ],
+        rules: "",
+    },
+    Form {
+        name: "messages",
+        columns: &[
+            ("session_id", "TEXT NOT NULL REFERENCES sessions (id)"),
+            ("seq", "INTEGER NOT NULL"),
+            ("created_at", "TEXT NOT NULL"),
+            ("channel", "TEXT NOT NULL"),
+            ("role", "TEXT NOT NULL"),
+            ("text", "TEXT NOT NULL"),
+            ("message_json", "TEXT NOT NULL"),
+        ],
+        rules: ", PRIMARY KEY (session_id, seq)",
+    },
+    Form {
+        name: "checkpoints",
+        columns: &[
+            ("id", "TEXT NOT NULL"),
+            ("session_id", "TEXT NOT NULL REFERENCES sessions (id)"),
+            ("project_id", "TEXT"),
+            ("step_number", "INTEGER NOT NULL"),
+            ("created_at", "TEXT NOT NULL"),
+            ("state_json", "TEXT NOT NULL"),
+            ("description", "TEXT"),
+            ("trigger_type", "TEXT NOT NULL"),
+            ("duration_ms", "INTEGER"),
+            ("token_usage", "TEXT"),
+            ("trigger", "TEXT NOT NULL"),
+            ("label", "TEXT"),
+            ("seq", "INTEGER NOT NULL"),
+            ("message_count", "INTEGER NOT NULL"),
+            ("is_clean", "INTEGER NOT NULL"),
+            ("can_resume_from", "INTEGER NOT NULL"),
+        ],
+        rules: ", PRIMARY KEY (session_id, id)",
+    },
+];
+
+const INDEXES: &str = "CREATE INDEX checkpoints_time ON checkpoints (session_id, created_at);";
+
+/// The tables of such a database, each with the names of its columns.
+pub fn sqlite_tables() -> impl Iterator<Item = (&'static str, impl Iterator<Item = &'static str>)> {
+    TABLES.into_iter().map(|table| (table.name, table.columns.iter().map(|(name, _)| *name)))
+}
+
+fn create_tables() -> String {
+    let table = |table: &Form| {
+        let columns: Vec<String> = table.columns.iter().map(|(name, form)| format!("{name} {form}")).collect();
+        format!("CREATE TABLE {} ({}{});\n", table.name, columns.join(", "), table.rules)
+    };
+    TABLES.iter().map(table).chain([INDEXES.to_owned()]).collect()
+}
 
 /// What a database holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -132,7 +194,7 @@ struct Rows {
 impl Rows {
     fn begin(db: Connection) -> rusqlite::Result<Self> {
         db.execute_batch("PRAGMA journal_mode = DELETE; BEGIN IMMEDIATE;")?;
-        db.execute_batch(TABLES)?;
+        db.execute_batch(&create_tables())?;
         Ok(Self { db: std::sync::Mutex::new(db), done: SqliteExported::default() })
     }
 

@@ -62,7 +62,11 @@ async fn a_copy_that_went_its_own_way_is_left_alone() {
     there.release().await.unwrap();
     let before = bundle(&to, id).await;
     let error = copy(&from, &to, id).await.unwrap_err();
-    assert!(matches!(error, Error::Refused { .. }) && error.to_string().contains("(message) differs"), "{error}");
+    assert!(
+        matches!(error, Error::Apart { apart: milepost::Apart::Both, .. })
+            && error.to_string().contains("(message) differs"),
+        "{error}"
+    );
     assert_eq!(bundle(&to, id).await, before);
 }
 
