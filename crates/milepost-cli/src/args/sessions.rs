@@ -279,7 +279,8 @@ pub struct Search {
     /// What to look for
     #[arg(required = true)]
     pub text: Vec<String>,
-    /// Anywhere, also inside of words; reads every message
+    /// Anywhere, also inside of words and beyond the first MiB of a message, up to which texts are indexed; reads every
+    /// message
     #[arg(long)]
     pub substring: bool,
     /// Only in this session

@@ -240,6 +240,10 @@ impl Backend for SqliteBackend {
         found.map(Some)
     }
 
+    async fn text_gaps(&self, workspace: &WorkspaceId) -> Result<Vec<(SessionId, TextGap)>> {
+        self.look(workspace, text::gaps).await
+    }
+
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {
         if self.text && self.text_damaged.load(Ordering::Relaxed) {
             self.writer.write(0, text::start_anew).await?;

@@ -135,6 +135,15 @@ CREATE VIRTUAL TABLE texts USING fts5(
 INSERT INTO texts (texts, rank) VALUES ('automerge', 16), ('crisismerge', 64);
 ";
 
+/// What the text index is made by, and what it lacks: a row for the rules, and one for each timeline of which something
+/// could not be read or was too long.
+pub(super) const TEXT_GAPS: &str = "
+CREATE TABLE IF NOT EXISTS text_gaps (
+  timeline INTEGER NOT NULL, why TEXT NOT NULL, PRIMARY KEY (timeline, why)
+) WITHOUT ROWID;
+INSERT OR IGNORE INTO text_gaps (timeline, why) VALUES (0, 'rules 2');
+";
+
 /// How a store file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -260,8 +269,42 @@ enum Holds {
 pub(super) fn prepare(connection: &Connection, path: &Path, text_index: bool) -> Result<()> {
     match identify(connection, path)? {
         Holds::Nothing => create(connection, text_index).map_err(fail(&format!("preparing {}", path.display()))),
-        Holds::Store => Ok(()),
+        Holds::Store => renew_text_index(connection),
     }
+}
+
+/// A text index by older rules is begun anew: it is derived, and the next search catches it up. A file that cannot be
+/// written keeps what it has.
+fn renew_text_index(connection: &Connection) -> Result<()> {
+    if !has_text_index(connection)? || has_text_rules(connection)? {
+        return Ok(());
+    }
+    let failed = fail("making the text index anew");
+    let renewed = connection.execute_batch("BEGIN IMMEDIATE").map_err(&failed).and_then(|()| {
+        // Another process may have been first.
+        let done = match has_text_rules(connection) {
+            Ok(false) => super::text::start_anew(connection),
+            other => other.map(drop),
+        };
+        let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let ended = connection.execute_batch(end).map_err(&failed);
+        done.and(ended)
+    });
+    match renewed {
+        // Somebody writes just now, or nobody can: the old index finds what it found before.
+        Err(Error::ReadOnly { .. } | Error::Busy { .. }) => Ok(()),
+        // It is for a check to tell, and for `reindex` to mend.
+        Err(error) if error.is_damage() => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether the text index is made by the rules of this version, and says what it lacks.
+pub(super) fn has_text_rules(connection: &Connection) -> Result<bool> {
+    connection
+        .query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'text_gaps'", [], |row| row.get::<_, i64>(0))
+        .map(|count| count > 0)
+        .map_err(fail("reading the store"))
 }
 
 /// Says what a file holds; refuses what is another program's or of a newer version.
@@ -309,6 +352,7 @@ fn create(connection: &Connection, text_index: bool) -> rusqlite::Result<()> {
         connection.execute_batch(TABLES)?;
         if text_index {
             connection.execute_batch(TEXT_INDEX)?;
+            connection.execute_batch(TEXT_GAPS)?;
         }
         connection
             .execute_batch(&format!("PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"))?;
