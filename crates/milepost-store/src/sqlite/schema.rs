@@ -269,33 +269,7 @@ enum Holds {
 pub(super) fn prepare(connection: &Connection, path: &Path, text_index: bool) -> Result<()> {
     match identify(connection, path)? {
         Holds::Nothing => create(connection, text_index).map_err(fail(&format!("preparing {}", path.display()))),
-        Holds::Store => renew_text_index(connection),
-    }
-}
-
-/// A text index by older rules is begun anew: it is derived, and the next search catches it up. A file that cannot be
-/// written keeps what it has.
-fn renew_text_index(connection: &Connection) -> Result<()> {
-    if !has_text_index(connection)? || has_text_rules(connection)? {
-        return Ok(());
-    }
-    let failed = fail("making the text index anew");
-    let renewed = connection.execute_batch("BEGIN IMMEDIATE").map_err(&failed).and_then(|()| {
-        // Another process may have been first.
-        let done = match has_text_rules(connection) {
-            Ok(false) => super::text::start_anew(connection),
-            other => other.map(drop),
-        };
-        let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
-        let ended = connection.execute_batch(end).map_err(&failed);
-        done.and(ended)
-    });
-    match renewed {
-        // Somebody writes just now, or nobody can: the old index finds what it found before.
-        Err(Error::ReadOnly { .. } | Error::Busy { .. }) => Ok(()),
-        // It is for a check to tell, and for `reindex` to mend.
-        Err(error) if error.is_damage() => Ok(()),
-        other => other,
+        Holds::Store => Ok(()),
     }
 }
 

@@ -17,9 +17,13 @@ use milepost_model::Position;
 /// Texts longer than this are indexed up to here.
 const INDEXED_BYTES: usize = 1 << 20;
 
-/// Indexes up to `limit` messages that are not indexed yet. Returns how many it looked at.
+/// Indexes up to `limit` messages that are not indexed yet. Returns how many it looked at. An index by older rules is begun
+/// anew.
 pub(super) fn index(db: &Connection, limit: usize) -> Result<usize> {
     let failed = fail("indexing texts");
+    if !has_text_rules(db)? {
+        start_anew(db)?;
+    }
     let mut done = 0;
     while done < limit {
         let next: Option<(i64, i64, String)> = db
@@ -114,11 +118,10 @@ pub(super) fn gaps(db: &Connection, workspace: &WorkspaceId) -> Result<Vec<(Sess
     let failed = fail("looking for what is not indexed");
     let sql = "SELECT DISTINCT t.session, g.why FROM text_gaps g JOIN timelines t ON t.no = g.timeline
                WHERE t.workspace = ?1 ORDER BY 1, 2";
-    let read = |row: &rusqlite::Row<'_>| Ok((parse::<SessionId>(&row.get::<_, String>(0)?, 0)?, row.get::<_, String>(1)?));
-    let rows: Vec<(SessionId, String)> = db
-        .prepare_cached(sql)
-        .and_then(|mut s| s.query_map([workspace.as_str()], read)?.collect())
-        .map_err(&failed)?;
+    let read =
+        |row: &rusqlite::Row<'_>| Ok((parse::<SessionId>(&row.get::<_, String>(0)?, 0)?, row.get::<_, String>(1)?));
+    let rows: Vec<(SessionId, String)> =
+        db.prepare_cached(sql).and_then(|mut s| s.query_map([workspace.as_str()], read)?.collect()).map_err(&failed)?;
     let known = |(session, why): (SessionId, String)| {
         [TextGap::Damaged, TextGap::Cut].into_iter().find(|gap| word_of(*gap) == why).map(|gap| (session, gap))
     };
@@ -208,7 +211,8 @@ pub(super) fn check(db: &Connection) -> Result<Option<Finding>> {
     }
     let failed = fail("checking the text index");
     let found = db.execute("INSERT INTO texts (texts) VALUES ('integrity-check')", []).map_err(failed);
-    let sums = found.and_then(|_| Ok(stored_words(db)? == expected_words(db)?));
+    // What older rules made is made anew before it is next searched.
+    let sums = found.and_then(|_| Ok(!has_text_rules(db)? || stored_words(db)? == expected_words(db)?));
     let why = match sums {
         Ok(true) => return Ok(None),
         Ok(false) => "it does not say what the texts say".to_owned(),
@@ -381,7 +385,10 @@ pub(super) fn search(db: &Connection, workspace: &WorkspaceId, query: &TextQuery
     db.prepare(&sql).and_then(|mut s| s.query_map(params_from_iter(values), hit)?.collect()).map_err(fail("searching"))
 }
 
-/// Whether some texts wait to be indexed.
+/// Whether some texts wait to be indexed, or all of them by the rules of this version.
 pub(super) fn is_behind(db: &Connection) -> Result<bool> {
+    if !has_text_rules(db)? {
+        return Ok(true);
+    }
     db.query_row("SELECT EXISTS (SELECT 1 FROM unindexed)", [], |row| row.get(0)).map_err(fail("searching"))
 }

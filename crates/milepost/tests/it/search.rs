@@ -242,7 +242,8 @@ async fn one_damaged_checkpoint_does_not_stop_the_search_in_other_sessions() {
     }
     milepost.close().await.unwrap();
     let database = rusqlite::Connection::open(scratch.path()).unwrap();
-    let sql = "UPDATE entries SET body = zeroblob(length(body)) WHERE id = (SELECT min(id) FROM entries WHERE kind = 3)";
+    let sql =
+        "UPDATE entries SET body = zeroblob(length(body)) WHERE id = (SELECT min(id) FROM entries WHERE kind = 3)";
     assert_eq!(database.execute(sql, []).unwrap(), 1);
     // As if it had not been indexed yet.
     database.execute_batch("UPDATE timelines SET indexed = 0; INSERT OR IGNORE INTO unindexed SELECT no FROM timelines; INSERT INTO texts (texts) VALUES ('delete-all')").unwrap();
