@@ -134,6 +134,7 @@ fn code(error: &anyhow::Error) -> u8 {
         Some(Error::Refused { what, .. }) if what.starts_with("the label ") => 2,
         Some(Error::Config { place, .. }) if place.contains(".key") => 6,
         Some(Error::Config { .. }) => 2,
+        Some(Error::Damaged { .. }) => 5,
         Some(Error::Store(error)) => match error {
             StoreError::NotFound { .. } => 3,
             StoreError::Conflict(_) | StoreError::Held { .. } | StoreError::Fenced { .. } => 4,

@@ -320,7 +320,10 @@ fn said(value: &Value, line: &mut impl FnMut(&str)) {
     for call in calls {
         match call {
             Value::Object(fields) => {
-                fields.iter().filter(|(key, _)| !NAMES.contains(&key.as_str())).for_each(|(_, value)| strings(value, line));
+                fields
+                    .iter()
+                    .filter(|(key, _)| !NAMES.contains(&key.as_str()))
+                    .for_each(|(_, value)| strings(value, line));
             }
             other => strings(other, line),
         }

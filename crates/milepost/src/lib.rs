@@ -84,7 +84,7 @@ pub use milepost_store as store;
 pub use milepost_store::{Claim, Mark, MarkQuery, MessageQuery, NewMark, SessionPage, SessionQuery, StoredMessage};
 pub use notice::{Counts, Notice};
 pub use point::{Point, parse_set};
-pub use resume::{CHECKED_MESSAGES, Preview, Resume, Resumed};
+pub use resume::{CHECKED_MESSAGES, Fresh, Preview, Resume, Resumed};
 pub use salvage::Salvaged;
 pub use search::{Around, Found, How, SearchHit, SearchQuery};
 pub use session::{Appended, NewSession, Session};

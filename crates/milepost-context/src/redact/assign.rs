@@ -262,7 +262,8 @@ fn is_and_in_value(bytes: &[u8], at: usize) -> bool {
         Some([b'&', rest @ ..]) => rest,
         _ => return false,
     };
-    let name = rest.iter().take(64).take_while(|b| is_word(**b) || matches!(b, b'-' | b'.' | b'%' | b'[' | b']')).count();
+    let name =
+        rest.iter().take(64).take_while(|b| is_word(**b) || matches!(b, b'-' | b'.' | b'%' | b'[' | b']')).count();
     rest.first().is_some_and(|b| is_bare(*b)) && rest.get(name) != Some(&b'=') && !rest.starts_with(b"amp;")
 }
 

@@ -186,7 +186,6 @@ impl Rules {
     pub(super) fn key(&self, key: &str) -> Option<KeyRule> {
         self.keys.get(&normal(key)).copied()
     }
-
 }
 
 fn compile(name: &str, pattern: &str) -> Result<Regex, RulesError> {

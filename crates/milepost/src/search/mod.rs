@@ -243,8 +243,12 @@ impl Milepost {
             };
             if is_looked_at {
                 let why = match gap {
-                    TextGap::Damaged => "some of its entries are damaged, and what they say was not searched: verify it",
-                    TextGap::Cut => "of a message longer than 1 MiB only the beginning is indexed: as a substring all of it is searched",
+                    TextGap::Damaged => {
+                        "some of its entries are damaged, and what they say was not searched: verify it"
+                    }
+                    TextGap::Cut => {
+                        "of a message longer than 1 MiB only the beginning is indexed: as a substring all of it is searched"
+                    }
                 };
                 known.unread.entry(id).or_insert_with(|| why.to_owned());
             }

@@ -135,7 +135,11 @@ fn fold(text: &str) -> String {
 }
 
 fn words(text: &str) -> Vec<String> {
-    fold(&spaced(text)).split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    fold(&spaced(text))
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Whether a sign stands for something by itself: an arrow, a symbol, an emoji. No index of words has it.
