@@ -161,7 +161,7 @@ impl Milepost {
     pub fn index_texts(&self) -> Result<std::time::Duration> {
         let start = Instant::now();
         let any = Term { text: "anything".to_owned(), prefix: false };
-        let query = TextQuery { terms: vec![any], sessions: Vec::new(), limit: 1 };
+        let query = TextQuery { terms: vec![any], sessions: Vec::new(), limit: 1, ..TextQuery::default() };
         block_on(self.store.backend().search(self.store.workspace(), query))?;
         Ok(start.elapsed())
     }

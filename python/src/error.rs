@@ -84,13 +84,15 @@ fn describe(failure: &Failure) -> (&'static str, String, Vec<(&'static str, Stri
         Error::NotResumable { session, why, .. } => {
             ("NotResumable", vec![("session", text(session)), ("why", why.clone())])
         }
-        Error::Refused { what, why, instead } | Error::Malformed { what, why, instead } => {
+        Error::Refused { what, why, instead }
+        | Error::Malformed { what, why, instead } => {
             ("Refused", vec![("what", what.clone()), ("why", why.clone()), ("instead", instead.clone())])
         }
         Error::OtherSession { checkpoint, owner, .. } => {
             ("Refused", vec![("what", text(checkpoint)), ("session", text(owner))])
         }
         Error::Apart { session, why, .. } => ("Refused", vec![("session", text(session)), ("why", why.clone())]),
+        Error::Damaged { what, why, .. } => ("Corrupt", vec![("what", what.clone()), ("why", why.clone())]),
         Error::NoFile { what } => ("File", vec![("what", what.clone())]),
         Error::Config { place, why, instead } | Error::ConfigKey { place, why, instead } => {
             ("Config", vec![("what", place.clone()), ("why", why.clone()), ("instead", instead.clone())])

@@ -170,6 +170,7 @@ fn code(error: &anyhow::Error) -> u8 {
         Some(Error::Ambiguous { .. } | Error::OtherSession { .. } | Error::NoFile { .. }) => 3,
         Some(Error::Malformed { .. } | Error::Config { .. }) => 2,
         Some(Error::ConfigKey { .. }) => 6,
+        Some(Error::Damaged { .. }) => 5,
         Some(Error::Store(error)) => match &error {
             error if is_long_name(error) => 2,
             StoreError::NotFound { .. } => 3,

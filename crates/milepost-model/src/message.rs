@@ -127,6 +127,12 @@ impl From<Channel> for String {
     }
 }
 
+/// Where formats keep calls and results of tools that are not in the content.
+const BESIDE: [&str; 5] = ["toolCalls", "tool_calls", "function_call", "toolResults", "tool_results"];
+
+/// Fields of calls and results that only name them.
+const NAMES: [&str; 8] = ["id", "type", "callId", "call_id", "toolCallId", "tool_call_id", "tool_use_id", "toolUseId"];
+
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
@@ -180,6 +186,20 @@ impl Message {
                 }
             },
         }
+    }
+
+    /// The text to search: [`Message::text`], and what formats with calls and results of tools beside the content have there.
+    pub fn search_text(&self) -> Cow<'_, str> {
+        let text = self.text();
+        let beside: Vec<&Value> = BESIDE.iter().filter_map(|key| self.extra.get(*key)).collect();
+        if beside.is_empty() {
+            return text;
+        }
+        let mut out = text.into_owned();
+        for value in beside {
+            said(value, &mut |text| push_line(&mut out, text));
+        }
+        Cow::Owned(out)
     }
 
     /// How many tools it calls.
@@ -268,14 +288,7 @@ impl Block {
     }
 
     fn push_text(&self, out: &mut String) {
-        let mut line = |text: &str| {
-            if !text.is_empty() {
-                if !out.is_empty() {
-                    out.push('\n');
-                }
-                out.push_str(text);
-            }
-        };
+        let mut line = |text: &str| push_line(out, text);
         match self {
             Block::Text { text, .. } | Block::Thinking { text, .. } => line(text),
             Block::ToolCall { name, input, .. } => {
@@ -285,6 +298,34 @@ impl Block {
             Block::ToolResult { content, .. } => strings(content, &mut line),
             Block::Image { .. } => {}
             Block::Unknown(value) => strings(value, &mut line),
+        }
+    }
+}
+
+fn push_line(out: &mut String, text: &str) {
+    if !text.is_empty() {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        out.push_str(text);
+    }
+}
+
+/// Every string of calls or results, but for what only names them.
+fn said(value: &Value, line: &mut impl FnMut(&str)) {
+    let calls = match value {
+        Value::Array(calls) => calls.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    for call in calls {
+        match call {
+            Value::Object(fields) => {
+                fields
+                    .iter()
+                    .filter(|(key, _)| !NAMES.contains(&key.as_str()))
+                    .for_each(|(_, value)| strings(value, line));
+            }
+            other => strings(other, line),
         }
     }
 }

@@ -119,7 +119,12 @@ async fn tour(path: Option<PathBuf>) -> Outcome {
         writer.session().await.messages()
     );
 
-    let query = TextQuery { terms: vec![Term { text: "cache".into(), prefix: false }], sessions: vec![], limit: 5 };
+    let query = TextQuery {
+        terms: vec![Term { text: "cache".into(), prefix: false }],
+        sessions: vec![],
+        limit: 5,
+        ..TextQuery::default()
+    };
     let hits = store.backend().search(store.workspace(), query).await?.unwrap_or_default();
     println!(
         "\n6. Search for “cache”: {} message(s), in {}",

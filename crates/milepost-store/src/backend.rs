@@ -530,8 +530,23 @@ pub struct TextQuery {
     pub terms: Vec<Term>,
     /// Only in these sessions; in all when empty.
     pub sessions: Vec<SessionId>,
+    /// Only messages of this role.
+    pub role: Option<String>,
+    /// Only messages at or after.
+    pub from: Option<Timestamp>,
+    /// Only messages before.
+    pub to: Option<Timestamp>,
     /// At most so many.
     pub limit: usize,
+}
+
+/// What a text index lacks of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TextGap {
+    /// Entries that are damaged: what they say is not in it.
+    Damaged,
+    /// Texts that are longer than it takes: their beginning is in it.
+    Cut,
 }
 
 /// Something to search for.
@@ -708,6 +723,10 @@ pub trait Backend: Send + Sync + 'static {
     async fn keyframes(&self, workspace: &WorkspaceId, timeline: TimelineId) -> Result<Vec<(Seq, bool)>>;
     /// Searches message texts; none when there is no text index.
     async fn search(&self, workspace: &WorkspaceId, query: TextQuery) -> Result<Option<Vec<TextHit>>>;
+    /// What the text index lacks, so that a search may have missed it; nothing where that is not known.
+    async fn text_gaps(&self, _workspace: &WorkspaceId) -> Result<Vec<(SessionId, TextGap)>> {
+        Ok(Vec::new())
+    }
     /// Puts a session's derived rows in place of those that are there, or makes them when they are lost (then
     /// with [`Lease::lost`]). Its texts are indexed anew.
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()>;

@@ -80,7 +80,9 @@ pub enum Error {
     },
 
     /// Stored data are damaged. What is whole can still be read.
-    #[error("{what} is damaged: {why}; run verify to see how far it goes, and resume from an older checkpoint")]
+    #[error(
+        "{what} is damaged: {why}; run verify to see how far it goes; resume from an older checkpoint, or bring what is whole of a SQLite file into a new one with salvage"
+    )]
     Corrupt {
         /// What is damaged.
         what: String,

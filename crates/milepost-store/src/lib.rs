@@ -51,6 +51,7 @@ pub mod private;
 pub mod sqlite;
 mod store;
 mod system;
+pub mod words;
 
 pub use backend::{Backend, BlobId, Change};
 pub use block::block_on;

@@ -92,6 +92,17 @@ pub enum Error {
         instead: String,
     },
 
+    /// What is needed for it is damaged.
+    #[error("{what}: {why}; {instead}")]
+    Damaged {
+        /// What was asked.
+        what: String,
+        /// What is damaged.
+        why: String,
+        /// What to do instead.
+        instead: String,
+    },
+
     /// A configuration file, variable or setting is wrong.
     #[error("{place}: {why}; {instead}")]
     Config {

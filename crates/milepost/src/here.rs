@@ -1,6 +1,6 @@
 //! What a session knows of the directory that it works in.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use milepost_model::delta::StatePath;
 use milepost_store::SessionQuery;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
-use crate::project::{Context, ContextFor, ContextLimits, Identified, Projects, collect, is_stale};
+use crate::project::{Context, ContextFor, ContextLimits, Identified, ProjectId, Projects, collect, is_stale};
 use crate::session::Session;
 
 /// Records of what was collected for a session, to see when it is old.
@@ -80,15 +80,41 @@ impl Session {
         Ok(true)
     }
 
-    /// Collects anew what was collected before, when the directory is still there and has changed. That it cannot be done
-    /// is no reason not to go on.
-    pub(crate) async fn refresh_context(&self) {
-        let Ok(Some(_)) = self.engine().store().record(COLLECTED, &self.id().to_string()).await else { return };
-        let Ok(state) = self.state().await else { return };
-        let directory = state.pointer("/context/workingDirectory").and_then(Value::as_str);
-        if let Some(directory) = directory.map(Path::new).filter(|directory| directory.is_dir()) {
-            let _ = self.collect_context(directory).await;
-        }
+    /// Collects anew what was collected before, when the directory has changed, also where it was moved to. That it cannot
+    /// be done is no reason not to go on, and is told.
+    pub(crate) async fn refresh_context(&self) -> Option<String> {
+        let Ok(Some(_)) = self.engine().store().record(COLLECTED, &self.id().to_string()).await else { return None };
+        let state = self.state().await.ok()?;
+        let known = PathBuf::from(state.pointer("/context/workingDirectory").and_then(Value::as_str)?);
+        let directory = match known.is_dir() {
+            true => Some(known.clone()),
+            false => self.moved_to(&known).await.ok().flatten(),
+        };
+        let Some(directory) = directory else {
+            return Some(format!(
+                "the directory {} is gone, and its project was seen nowhere else: what the session knows of it is as it was \
+                 before; begin a session where it is now, and this one finds it",
+                known.display()
+            ));
+        };
+        let failed = self.collect_context(&directory).await.err()?;
+        Some(format!("what the session knows of {} is as it was before: {failed}", directory.display()))
+    }
+
+    /// Where a directory is now, as far as its project knows.
+    async fn moved_to(&self, known: &Path) -> Result<Option<PathBuf>> {
+        let Some(id) = self.info().await.project else { return Ok(None) };
+        let Some(projects) = Projects::open_if_any(self.engine().store()).await? else { return Ok(None) };
+        let project = projects.project(&ProjectId::new(id)?).await?;
+        // A directory inside of the project is looked for at the same place in it.
+        let inside = project
+            .paths
+            .iter()
+            .filter_map(|path| known.strip_prefix(path).ok())
+            .min_by_key(|rest| rest.as_os_str().len());
+        let inside = inside.map(Path::to_owned).unwrap_or_default();
+        let now = project.paths.iter().rev().map(|path| Path::new(path).join(&inside)).find(|path| path.is_dir());
+        Ok(now)
     }
 
     /// The fields of `context_{sessionId}.json`, each in its place; what else the context holds stays.
@@ -99,7 +125,8 @@ impl Session {
             session: &session,
             agent: info.agent.as_deref().unwrap_or_default(),
             feature: info.feature.as_deref().unwrap_or_default(),
-            feature_name: None,
+            // A feature is called what the session says: there is no other name for it here.
+            feature_name: info.feature.as_deref(),
             task: info.task.as_deref(),
         };
         let whole = context.to_json(&about, &|text| tokenizer.count_text(text) as u64);

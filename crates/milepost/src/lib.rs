@@ -88,7 +88,7 @@ pub use notice::{Counts, Notice};
 pub use point::{Point, parse_set};
 #[cfg(feature = "sqlite")]
 pub use rescue::{needs_rescue, rescue};
-pub use resume::{CHECKED_MESSAGES, Preview, Resume, Resumed};
+pub use resume::{CHECKED_MESSAGES, Fresh, Preview, Resume, Resumed};
 pub use salvage::Salvaged;
 pub use search::{Around, Found, How, SearchHit, SearchQuery};
 pub use session::{Appended, NewSession, Session};

@@ -1,7 +1,7 @@
 //! Going on with a session: from its newest checkpoint that is whole, or from the one asked for.
 
 use milepost_model::delta::StatePath;
-use milepost_model::{CheckpointId, Seq, SessionId, State, Status, TimelineId, Timestamp};
+use milepost_model::{CheckpointId, Seq, SessionId, SessionPatch, State, Status, TimelineId, Timestamp};
 use milepost_store::{Claim, Mark, MarkQuery, MessageQuery, Skipped};
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::engine::Milepost;
 use crate::error::{Error, Result};
 use crate::notice::Notice;
 use crate::point::{Point, refusal};
-use crate::session::{Session, hidden, in_trash, restored};
+use crate::session::{NewSession, Session, hidden, in_trash, restored};
 
 /// So many messages before a checkpoint are read to see whether they can be, at least; and as many as a request holds.
 /// What is damaged before them is found by `verify`.
@@ -61,6 +61,10 @@ pub struct Resumed {
     pub session: Session,
     /// The checkpoint it goes on from; none when it has none.
     pub from: Option<Mark>,
+    /// Messages, state changes and checkpoints behind that one with which it goes on, because it goes on at its end.
+    pub after: usize,
+    /// What could not be brought up to date, in words.
+    pub notes: Vec<String>,
     /// Newer checkpoints that are damaged and were passed over.
     pub skipped: Vec<Skipped>,
     /// What else is damaged and was left behind or cannot be read, in words.
@@ -84,6 +88,8 @@ pub struct Resumed {
 pub struct Preview {
     /// The checkpoint it would go on from; none when there is none.
     pub from: Option<Mark>,
+    /// Messages, state changes and checkpoints behind that one with which it would go on.
+    pub after: usize,
     /// Newer checkpoints that are damaged and would be passed over.
     pub skipped: Vec<Skipped>,
     /// What else is damaged, in words.
@@ -125,7 +131,7 @@ impl Milepost {
             _ => (false, None),
         };
         session.note_resumed(chosen.mark.as_ref().map(|mark| mark.checkpoint.id), &how.set, changed).await?;
-        session.refresh_context().await;
+        let notes = session.refresh_context().await.into_iter().collect();
         let mut state = session.state().await?;
         if let Some(mark) = &chosen.mark {
             let whole = chosen.skipped.is_empty();
@@ -138,6 +144,8 @@ impl Milepost {
         Ok(Resumed {
             session,
             from: chosen.mark,
+            after: chosen.after,
+            notes,
             skipped: chosen.skipped,
             damaged: chosen.damaged,
             moved,
@@ -196,7 +204,8 @@ impl Milepost {
         if let Some(policy) = &how.policy {
             crate::config::policy_patch(policy)?;
         }
-        Ok(Preview { from: chosen.mark, skipped: chosen.skipped, damaged: chosen.damaged, moves: chosen.restore })
+        let Chosen { mark, skipped, damaged, restore, after } = chosen;
+        Ok(Preview { from: mark, after, skipped, damaged, moves: restore })
     }
 
     /// The session, unless it cannot go on.
@@ -245,7 +254,7 @@ impl Milepost {
         let (after, mut damaged) = self.after(id, &mark).await?;
         let is_end = head == mark.at.timeline && damaged.is_empty() && after == 0;
         damaged.extend(self.unreadable(&mark).await?);
-        Ok(Chosen { mark: Some(loaded.mark), skipped: Vec::new(), damaged, restore: !is_end })
+        Ok(Chosen { mark: Some(loaded.mark), skipped: Vec::new(), damaged, restore: !is_end, after: 0 })
     }
 
     /// How many messages and state changes came after a checkpoint, and what of them is damaged.
@@ -278,24 +287,82 @@ impl Milepost {
         match self.store().load_latest(id, &query).await {
             Ok(loaded) => {
                 // The end can be gone on from only if it can be read.
-                let (_, mut damaged) = self.after(id, &loaded.mark).await?;
+                let (after, mut damaged) = self.after(id, &loaded.mark).await?;
                 let restore = !loaded.skipped.is_empty() || !damaged.is_empty();
                 damaged.extend(self.unreadable(&loaded.mark).await?);
-                Ok(Chosen { mark: Some(loaded.mark), skipped: loaded.skipped, damaged, restore })
+                let after = if restore { 0 } else { after };
+                Ok(Chosen { mark: Some(loaded.mark), skipped: loaded.skipped, damaged, restore, after })
             }
             // Without a checkpoint the log itself is enough.
             Err(milepost_store::Error::NotFound { .. }) => {
                 self.store().state(id).await?;
-                Ok(Chosen { mark: None, skipped: Vec::new(), damaged: Vec::new(), restore: false })
+                Ok(Chosen { mark: None, skipped: Vec::new(), damaged: Vec::new(), restore: false, after: 0 })
             }
-            Err(error) if error.is_damage() => Err(Error::refused(
-                format!("resuming session {id}"),
-                error.to_string(),
-                "no checkpoint is left to go on from: begin a new session, with what `messages list` or `verify` still shows",
-            )),
+            Err(milepost_store::Error::Corrupt { what, why }) => Err(Error::Damaged {
+                what: format!("resuming session {id}"),
+                why: format!("{what} is damaged: {}", without_advice(&why)),
+                instead: "no checkpoint is left to go on from: begin anew with the messages that are whole (`fresh`)"
+                    .into(),
+            }),
             Err(error) => Err(error.into()),
         }
     }
+
+    /// Begins a new session with what can be read of one that has no whole checkpoint to go on from: what it is about, and
+    /// its messages. The damaged one stays as it is.
+    pub async fn begin_anew(&self, id: SessionId) -> Result<Fresh> {
+        let before = self.may_go_on(id, &Resume { reopen: true, ..Resume::default() }).await?;
+        match self.choose_latest(id).await {
+            Err(Error::Damaged { .. }) => {}
+            Err(Error::Store(error)) if error.is_damage() => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                return Err(Error::refused(
+                    format!("beginning session {id} anew"),
+                    "it has what it can go on from",
+                    "resume it as it is",
+                ));
+            }
+        }
+        let read = self.messages_past_damage(id, None, &MessageQuery::default()).await?;
+        let about = [
+            ("title", before.title),
+            ("project", before.project),
+            ("agent", before.agent),
+            ("feature", before.feature),
+            ("task", before.task),
+            ("stage", before.stage),
+        ];
+        let about = about.into_iter().filter_map(|(key, value)| Some((key, Value::String(value?))));
+        let patch = about.fold(SessionPatch::new().tags(before.tags), |patch, (key, value)| patch.with(key, value));
+        let session = self.create(NewSession { patch, ..NewSession::default() }).await?;
+        let messages = read.messages.len() as u64;
+        let mut left = read.messages.into_iter().map(|stored| stored.message).peekable();
+        while left.peek().is_some() {
+            session.append_all(left.by_ref().take(TOGETHER).collect()).await?;
+        }
+        session.checkpoint_labelled("begun anew").await?;
+        Ok(Fresh { session, messages, damaged: read.damaged })
+    }
+}
+
+/// So many messages are written together.
+const TOGETHER: usize = 256;
+
+/// What is wrong, without what the store says to do about it.
+fn without_advice(why: &str) -> &str {
+    why.split("; run verify").next().unwrap_or(why)
+}
+
+/// A session that was begun anew with what could be read of a damaged one.
+#[derive(Debug)]
+pub struct Fresh {
+    /// The new session, held.
+    pub session: Session,
+    /// Messages that were taken over.
+    pub messages: u64,
+    /// What of the damaged one could not be read, in words.
+    pub damaged: Vec<String>,
 }
 
 struct Decided {
@@ -309,4 +376,6 @@ struct Chosen {
     skipped: Vec<Skipped>,
     damaged: Vec<String>,
     restore: bool,
+    /// What came after the mark and is gone on with.
+    after: usize,
 }

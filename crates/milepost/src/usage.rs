@@ -11,12 +11,14 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
-    /// Tokens that were sent.
+    /// Tokens that were sent, those included that were read from a cache or written to it.
     pub input_tokens: u64,
     /// Tokens that came back.
     pub output_tokens: u64,
     /// Tokens that were sent and cost little, because the model had seen them.
     pub cached_tokens: u64,
+    /// Tokens that were sent and written to the provider's cache.
+    pub cache_write_tokens: u64,
     /// Dollars.
     pub cost_usd: f64,
     /// As much of them was counted by prices that nobody held against the provider's list (`cost_as_of` says so).
@@ -49,10 +51,15 @@ impl Usage {
         let cost_usd =
             money(usage).or_else(|| money(Some(&Value::Object(own)))).filter(|cost| cost.is_finite()).unwrap_or(0.0);
         let as_of = message.extra.get("cost_as_of").and_then(Value::as_str);
+        // Anthropic counts what is cached beside what else was sent, OpenAI within it.
+        let beside_read = part(&["cache_read_input_tokens", "cacheReadInputTokens"]);
+        let beside_written = part(&["cache_creation_input_tokens", "cacheCreationInputTokens"]);
+        let written = number(details.and_then(|details| details.get("cache_write_tokens")));
         Self {
-            input_tokens: input,
+            input_tokens: input.saturating_add(beside_read).saturating_add(beside_written),
             output_tokens: if is_said { output } else { number(message.extra.get("tokens")) },
-            cached_tokens: part(&["cache_read_input_tokens", "cached_tokens", "cacheReadInputTokens"]).max(in_details),
+            cached_tokens: beside_read.max(part(&["cached_tokens"])).max(in_details),
+            cache_write_tokens: beside_written.max(written),
             cost_usd,
             unchecked_usd: if as_of.is_some_and(|as_of| as_of.contains("unchecked")) { cost_usd } else { 0.0 },
         }
@@ -71,6 +78,7 @@ impl Add for Usage {
             input_tokens: self.input_tokens.saturating_add(other.input_tokens),
             output_tokens: self.output_tokens.saturating_add(other.output_tokens),
             cached_tokens: self.cached_tokens.saturating_add(other.cached_tokens),
+            cache_write_tokens: self.cache_write_tokens.saturating_add(other.cache_write_tokens),
             cost_usd: self.cost_usd + other.cost_usd,
             unchecked_usd: self.unchecked_usd + other.unchecked_usd,
         }

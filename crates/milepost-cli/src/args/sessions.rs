@@ -254,6 +254,9 @@ pub struct Resume {
     /// Go on with a session that was completed
     #[arg(long)]
     pub reopen: bool,
+    /// When every checkpoint is damaged: begin a new session with the messages that are whole
+    #[arg(long, conflicts_with_all = ["checkpoint", "set", "take_over", "reopen", "dry_run"])]
+    pub fresh: bool,
     /// Only say what it would go on from
     #[arg(long)]
     pub dry_run: bool,
@@ -279,7 +282,8 @@ pub struct Search {
     /// What to look for
     #[arg(required = true)]
     pub text: Vec<String>,
-    /// Anywhere, also inside of words; reads every message
+    /// Anywhere, also inside of words and beyond the first MiB of a message, up to which texts are indexed; reads every
+    /// message
     #[arg(long)]
     pub substring: bool,
     /// Only in this session

@@ -1,5 +1,6 @@
 //! Adding, listing and following messages.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Read};
 
 use anyhow::Result;
@@ -26,7 +27,14 @@ pub async fn run(app: &mut App, command: Messages) -> Result<()> {
                 Some("-") | None => input(app, "the message").await?,
                 Some(text) => text.to_owned(),
             };
-            let messages = read(&text, &role, from_json, channel.as_deref())?;
+            let healed = if from_json { heal(&text) } else { Cow::Borrowed(text.as_str()) };
+            if let Cow::Owned(_) = healed {
+                app.out.note(format!(
+                    "{} half characters (lone surrogates) and bare control characters are no JSON: U+FFFD stands for the first",
+                    app.styles().warn("warning:")
+                ));
+            }
+            let messages = read(&healed, &role, from_json, channel.as_deref())?;
             add(app, &session, messages).await
         }
         Messages::List { session, last, all, channel, checkpoint, reveal } => {
@@ -76,6 +84,19 @@ fn read(text: &str, role: &str, from_json: bool, channel: Option<&str>) -> Resul
         return Err(Usage("the message is empty, nothing was added: give a text".into()).into());
     }
     Ok(messages)
+}
+
+/// JSON without half characters and bare control characters, line by line: what is on another line is another message.
+/// What is JSON already, or is none for another reason, stays.
+fn heal(text: &str) -> Cow<'_, str> {
+    if serde_json::from_str::<serde_json::Value>(text).is_ok() {
+        return Cow::Borrowed(text);
+    }
+    let lines: Vec<Cow<'_, str>> = text.split('\n').map(milepost::context::history::heal_json).collect();
+    match lines.iter().any(|line| matches!(line, Cow::Owned(_))) {
+        true => Cow::Owned(lines.join("\n")),
+        false => Cow::Borrowed(text),
+    }
 }
 
 /// What is wrong with a JSON text, without the place: that is counted in the line alone.

@@ -76,7 +76,7 @@ async fn dispatch(app: &mut App, command: Command) -> Result<ExitCode> {
         Command::Stats(args) => stats::run(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Prune(args) => store::prune(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Verify(args) => store::verify(app, args).await,
-        Command::Reindex { session } => store::reindex(app, session).await.map(|()| ExitCode::SUCCESS),
+        Command::Reindex { session } => store::reindex(app, session).await,
         Command::Salvage(args) => salvage::run(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(app, args).await,
         Command::Redact(args) => store::redact(app, args).await,

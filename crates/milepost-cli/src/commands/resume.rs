@@ -1,7 +1,7 @@
 //! Going on with a session, or only saying from where it would.
 
 use anyhow::Result;
-use milepost::store::{Error as StoreError, Skipped};
+use milepost::store::{Error as StoreError, Mark, Skipped};
 use milepost::{EngineOptions, Milepost, Point, Preview, Resume, SessionId};
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::sessions::{name, sets};
 use crate::app::{App, off_by_ms};
 use crate::args;
 use crate::errors::without_advice;
-use crate::out::{plain, short};
+use crate::out::{count, plain, short};
 use crate::{holder, places};
 
 fn tell_damage(app: &App, skipped: &[Skipped], damaged: &[String]) {
@@ -26,7 +26,37 @@ fn tell_damage(app: &App, skipped: &[Skipped], damaged: &[String]) {
     }
 }
 
+/// Begins a new session with what is whole of one that cannot be gone on with.
+async fn begin_anew(app: &mut App, session: &str) -> Result<()> {
+    let id = app.session_or_archived(session).await?;
+    let fresh = app.engine().await?.begin_anew(id).await.map_err(|error| with_flags(error, id))?;
+    let new = fresh.session.id();
+    fresh.session.release().await?;
+    tell_damage(app, &[], &fresh.damaged);
+    if app.out.json {
+        return app.out.json(&json!({
+            "sessionId": new, "begunAnewFrom": id, "messageCount": fresh.messages, "damaged": fresh.damaged,
+        }));
+    }
+    let messages = count(fresh.messages, "message");
+    app.out.line(format!("began {} anew with {messages} of {id}", app.out.styles.bold(&new.to_string())))?;
+    app.out.note("its state is empty; the damaged session is as it was");
+    Ok(())
+}
+
+/// Where a session goes on: at its end, when something came after the checkpoint.
+fn from_where(mark: Option<&Mark>, after: usize) -> String {
+    match mark {
+        None => "its end: it has no checkpoint".to_owned(),
+        Some(mark) if after > 0 => format!("its end, {} after {}", count(after, "change"), name(mark)),
+        Some(mark) => name(mark),
+    }
+}
+
 pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
+    if args.fresh {
+        return begin_anew(app, &args.session).await;
+    }
     let set = sets(&args.set)?;
     let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
     let wait_ms = app.resume_wait_ms();
@@ -38,11 +68,14 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     let engine = app.engine().await?;
     app.free_from_the_dead(id).await?;
     let point = how.point.clone();
-    let resumed = engine.resume(id, how).await.map_err(with_flags)?;
+    let resumed = engine.resume(id, how).await.map_err(|error| with_flags(error, id))?;
     if let Some(mark) = &resumed.from {
         app.tell_chosen(&point, mark);
     }
     tell_damage(app, &resumed.skipped, &resumed.damaged);
+    for note in &resumed.notes {
+        app.out.note(format!("{} {}", app.out.styles.warn("warning:"), plain(note)));
+    }
     let info = resumed.session.info().await;
     resumed.session.release().await?;
     let from = resumed.from.as_ref();
@@ -58,6 +91,8 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
             "status": info.status,
             "lastActiveAt": resumed.last_active.to_string(),
             "messageCount": resumed.messages,
+            "after": resumed.after,
+            "notes": resumed.notes,
             "moved": resumed.moved,
             "forward": resumed.forward,
             "skipped": skipped_json(&resumed.skipped),
@@ -68,7 +103,7 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     app.out.line(format!("resumed {} {}", app.out.styles.bold(&id.to_string()), title).trim_end())?;
     app.out.facts(&[
         ("was", format!("{}, last active {}", resumed.status, app.out.time(resumed.last_active))),
-        ("from", from.map_or_else(|| "its end: it has no checkpoint".to_owned(), name)),
+        ("from", from_where(from, resumed.after)),
         ("messages", resumed.messages.to_string()),
     ])?;
     if milepost_run::run::Ledger::graph_text(&resumed.state).is_some() {
@@ -112,7 +147,7 @@ async fn preview(app: &mut App, session: &str, how: &Resume) -> Result<()> {
 }
 
 async fn look(app: &App, engine: &Milepost, id: SessionId, how: &Resume) -> Result<Preview> {
-    let preview = engine.resume_preview(id, how).await.map_err(with_flags)?;
+    let preview = engine.resume_preview(id, how).await.map_err(|error| with_flags(error, id))?;
     if let Some(lease) = engine.store().lease(id).await.map_err(milepost::Error::from)?
         && lease.owner.is_some()
         && lease.until > app.out.now
@@ -139,17 +174,19 @@ fn show_preview(app: &App, id: SessionId, preview: &Preview, point: &Point, arch
         }));
     }
     let back = archive.map(|url| format!("would be brought back from {}, and ", plain(url))).unwrap_or_default();
-    app.out.line(match mark {
-        Some(mark) => format!("{back}would go on from {}, taken {}", name(mark), app.out.time(mark.time)),
-        None => format!("{back}would go on from its end: it has no checkpoint"),
-    })
+    let taken = mark.map(|mark| format!(", taken {}", app.out.time(mark.time))).unwrap_or_default();
+    app.out.line(format!("{back}would go on from {}{taken}", from_where(mark, preview.after)))
 }
 
 /// Advice in the words of the command line.
-fn with_flags(error: milepost::Error) -> milepost::Error {
+fn with_flags(error: milepost::Error, id: SessionId) -> milepost::Error {
     match error {
         milepost::Error::Refused { what, why, instead } => {
             milepost::Error::Refused { what, why, instead: instead.replace("`reopen`", "--reopen") }
+        }
+        milepost::Error::Damaged { what, why, instead } => {
+            let command = format!("`milepost sessions resume {} --fresh`", short(id));
+            milepost::Error::Damaged { what, why, instead: instead.replace("`fresh`", &command) }
         }
         error => error,
     }

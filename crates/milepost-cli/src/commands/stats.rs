@@ -100,6 +100,10 @@ fn show(app: &App, figures: &Analytics) -> Result<()> {
         0.0 => String::new(),
         cost => format!(", ${cost:.4} of it left behind by restores"),
     };
+    let written = match figures.usage.cache_write_tokens {
+        0 => String::new(),
+        written => format!(", {written} written to the cache"),
+    };
     app.out.facts(&[
         ("messages", format!("{}{left}{shared}", figures.total_messages)),
         ("average length", format!("{:.0} characters", figures.average_message_length)),
@@ -109,7 +113,7 @@ fn show(app: &App, figures: &Analytics) -> Result<()> {
         (
             "tokens",
             format!(
-                "{} in, {} out, {} cached",
+                "{} in, {} out, {} cached{written}",
                 figures.usage.input_tokens, figures.usage.output_tokens, figures.usage.cached_tokens
             ),
         ),

@@ -217,7 +217,7 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
     Ok(code)
 }
 
-pub async fn reindex(app: &mut App, session: Option<String>) -> Result<()> {
+pub async fn reindex(app: &mut App, session: Option<String>) -> Result<ExitCode> {
     let session = match &session {
         Some(session) => Some(app.session(session).await?),
         None => None,
@@ -230,10 +230,26 @@ pub async fn reindex(app: &mut App, session: Option<String>) -> Result<()> {
     };
     waiting.end();
     let done = done.map_err(milepost::Error::from)?;
+    let code = if done.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(5) };
     if app.out.json {
-        return app.out.json(&json!({ "sessions": done.sessions, "checkpoints": done.marks }));
+        let damaged: Vec<_> =
+            done.damaged.iter().map(|(id, why)| json!({ "session": id, "why": without_advice(why) })).collect();
+        let told = json!({ "sessions": done.sessions, "checkpoints": done.marks, "damaged": damaged });
+        return app.out.json(&told).map(|()| code);
     }
-    app.out.line(format!("rebuilt {} with {}", so_many(done.sessions, "session"), so_many(done.marks, "checkpoint")))
+    app.out.line(format!(
+        "rebuilt {} with {}",
+        so_many(done.sessions, "session"),
+        so_many(done.marks, "checkpoint")
+    ))?;
+    for (id, why) in &done.damaged {
+        let bad = app.styles().bad("damaged:");
+        app.out.note(format!("{bad} {} is listed as it was: {}", short(id), plain(without_advice(why))));
+    }
+    if !done.damaged.is_empty() {
+        app.out.note("`milepost verify` says what is damaged; `milepost salvage` brings what is whole of a SQLite store into a new one");
+    }
+    Ok(code)
 }
 
 pub async fn redact(app: &mut App, args: args::Redact) -> Result<ExitCode> {

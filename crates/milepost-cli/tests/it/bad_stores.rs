@@ -159,3 +159,22 @@ fn damage_is_found_named_and_told_by_the_exit_code() {
     let value: serde_json::Value = serde_json::from_str(&verified.out).unwrap();
     assert_eq!((verified.code, &value["whole"]), (5, &json!(false)));
 }
+
+#[test]
+fn a_damaged_checkpoint_is_told_by_reindex_and_keeps_nothing_else_from_it() {
+    let place = Place::new();
+    let (first, second) = (place.session("First", &["otters one"]), place.session("Second", &["otters two"]));
+    let database = rusqlite::Connection::open(place.store()).unwrap();
+    let one = "(SELECT min(id) FROM entries WHERE kind = 3)";
+    database.execute(&format!("UPDATE entries SET body = zeroblob(length(body)) WHERE id = {one}"), []).unwrap();
+    drop(database);
+    let ran = place.run(&["reindex"]);
+    assert!(ran.code == 5 && ran.out.starts_with("rebuilt 1 session with"), "{ran:?}");
+    assert!(ran.err.contains(&first[first.len() - 8..]) && ran.err.contains("milepost salvage"), "{ran:?}");
+    let told = place.run(&["reindex", "--json"]);
+    assert!(told.code == 5 && told.out.contains(&first) && !told.out.contains(&second), "{told:?}");
+    let found = place.run(&["sessions", "search", "otters"]);
+    assert!(found.code == 0 && found.out.contains("otters one") && found.out.contains("otters two"), "{found:?}");
+    let moved = place.run(&["migrate", &place.url(), &format!("sqlite:{}", place.file("new.db").display())]);
+    assert!(moved.code == 5 && moved.err.contains("salvage"), "{moved:?}");
+}

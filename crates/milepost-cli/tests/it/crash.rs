@@ -217,3 +217,43 @@ fn waiting_for_input_ends_with_an_interrupt() {
     assert_eq!(ran.code, 130, "{ran:?}");
     assert!(place.texts(&id).is_empty());
 }
+
+#[test]
+fn with_every_checkpoint_damaged_a_fresh_start_keeps_the_messages() {
+    let place = Place::new();
+    let id = place.session("Precious", &["one", "two"]);
+    place.ok(&["checkpoint", &id]);
+    place.ok(&["messages", "add", &id, "three"]);
+    let refused = place.run(&["sessions", "resume", &id, "--fresh"]);
+    assert!(refused.code == 1 && refused.err.contains("resume it as it is"), "{refused:?}");
+    let database = rusqlite::Connection::open(place.store()).unwrap();
+    assert!(database.execute("UPDATE entries SET body = zeroblob(length(body)) WHERE kind = 3", []).unwrap() >= 2);
+    drop(database);
+    let ran = place.run(&["sessions", "resume", &id]);
+    assert_eq!(ran.code, 5, "{ran:?}");
+    let command = format!("milepost sessions resume {} --fresh", &id[id.len() - 8..]);
+    assert!(ran.err.contains(&command), "{}", ran.err);
+    assert_eq!(ran.err.matches("older checkpoint").count(), 0, "{}", ran.err);
+    let fresh = place.run(&["sessions", "resume", &id, "--fresh", "--json"]);
+    assert_eq!(fresh.code, 0, "{fresh:?}");
+    let fresh: serde_json::Value = serde_json::from_str(&fresh.out).unwrap();
+    let new = text(&fresh, "/sessionId").to_owned();
+    assert_ne!(new, id);
+    assert_eq!(place.texts(&new), ["one", "two", "three"]);
+    assert_eq!(place.run(&["sessions", "resume", &new]).code, 0);
+}
+
+#[test]
+fn a_resume_that_goes_on_at_the_end_says_so() {
+    let place = Place::new();
+    let id = place.session("Ends", &["one"]);
+    place.ok(&["checkpoint", &id, "--label", "here"]);
+    let at = place.ok(&["sessions", "resume", &id, "--dry-run"]);
+    assert!(at.contains("would go on from ckp_"), "{at}");
+    place.ok(&["messages", "add", &id, "after"]);
+    place.ok(&["state", "set", &id, "memory.x=1"]);
+    let at = place.ok(&["sessions", "resume", &id, "--dry-run"]);
+    assert!(at.contains("would go on from its end, 2 changes after "), "{at}");
+    let done = place.ok(&["sessions", "resume", &id]);
+    assert!(done.contains("its end, 2 changes after "), "{done}");
+}

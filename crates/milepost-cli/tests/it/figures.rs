@@ -161,3 +161,19 @@ fn the_space_of_one_session_is_its_own_and_pruning_goes_by_its_policy() {
     let gone = format!("ses_{}", "0".repeat(26));
     assert_eq!(place.run(&["stats", &gone]).code, 3);
 }
+
+#[test]
+fn tokens_that_were_written_to_a_cache_or_read_from_it_count() {
+    let place = Place::new();
+    let id = place.session("Cached", &[]);
+    let usage = json!({
+        "input_tokens": 10, "cache_creation_input_tokens": 1000, "cache_read_input_tokens": 5000, "output_tokens": 5,
+    });
+    add(&place, &id, json!({ "role": "assistant", "content": "done", "usage": usage }));
+    let all = place.json(&["stats", "--usage"]);
+    let part = |name: &str| number(&all, &format!("/total/usage/{name}"));
+    assert_eq!((part("inputTokens"), part("outputTokens")), (6010, 5));
+    assert_eq!((part("cachedTokens"), part("cacheWriteTokens")), (5000, 1000));
+    let shown = place.ok(&["stats", "--usage", &id]);
+    assert!(shown.contains("6010 in, 5 out, 5000 cached, 1000 written to the cache"), "{shown}");
+}

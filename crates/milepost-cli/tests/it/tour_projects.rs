@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{Ran, number, text};
+use crate::support::{Place, Ran, number, text};
 use crate::tour::Tour;
 
 pub fn projects(tour: &mut Tour<'_>) {
@@ -56,4 +56,47 @@ pub fn projects(tour: &mut Tour<'_>) {
     tour.person(&["artifacts", "delete", "index.html", "--of", &id, "--yes"]);
     let gone = tour.program(&["artifacts", "delete", "about.html", "--of", &id, "--yes"]);
     assert_eq!(gone, json!({ "deleted": "about.html", "versions": 1, "dryRun": false }));
+}
+
+#[test]
+fn a_feature_brings_its_spec_and_tasks() {
+    let place = Place::new();
+    place.write("work/SPEC.md", "# Login\n\nPeople log in.\n");
+    place.write("work/TASKS.md", "- [ ] t1: Draw the form\n- [ ] t2: Check the password\n");
+    let new = ["sessions", "new", "--here", "--feature", "feat1", "--task", "t1"];
+    let made = Ran::of(place.command(new).current_dir(place.file("work")).output().unwrap());
+    assert_eq!(made.code, 0, "{made:?}");
+    let context = place.json(&["state", "get", made.out.trim(), "context"]);
+    let feature = context.pointer("/feature").or_else(|| context.pointer("/value/feature")).unwrap_or(&context);
+    assert_eq!(feature["name"], "feat1", "{context:#}");
+    assert!(feature["spec"].as_str().is_some_and(|spec| spec.contains("People log in")), "{context:#}");
+    assert_eq!(feature["tasks"].as_array().map(Vec::len), Some(2), "{context:#}");
+}
+
+#[test]
+fn a_moved_directory_is_found_by_the_sessions_that_began_before() {
+    let place = Place::new();
+    let git = |dir: &str, args: &[&str]| {
+        let done = std::process::Command::new("git").args(args).current_dir(place.file(dir)).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    };
+    place.write("one/CLAUDE.md", "old rules");
+    git("one", &["init", "-q"]);
+    git("one", &["add", "."]);
+    git("one", &["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first"]);
+    let new = |dir: &str| {
+        let made = place.command(["sessions", "new", "--here"]).current_dir(place.file(dir)).output().unwrap();
+        Ran::of(made).out.trim().to_owned()
+    };
+    let first = new("one");
+    std::fs::rename(place.file("one"), place.file("moved")).unwrap();
+    let lost = place.run(&["sessions", "resume", &first]);
+    assert!(lost.code == 0 && lost.err.contains("is gone"), "{lost:?}");
+    new("moved");
+    place.write("moved/CLAUDE.md", "new rules");
+    let found = place.run(&["sessions", "resume", &first]);
+    assert!(found.code == 0 && !found.err.contains("is gone"), "{found:?}");
+    let context = place.ok(&["state", "get", &first, "context"]);
+    assert!(context.contains("new rules") && !context.contains("old rules"), "{context}");
+    assert!(context.contains("/moved"), "{context}");
 }

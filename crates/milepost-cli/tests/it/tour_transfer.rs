@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::support::{number, text};
+use crate::support::{Place, number, text};
 use crate::tour::Tour;
 
 pub fn transfers(tour: &mut Tour<'_>) {
@@ -94,4 +94,24 @@ fn langgraph(file: &std::path::Path) {
     .unwrap();
     let row = ("thread-1", "", "1f0", "msgpack", checkpoint, "{}");
     db.execute("INSERT INTO checkpoints VALUES (?1, ?2, ?3, NULL, ?4, ?5, ?6)", row).unwrap();
+}
+
+#[test]
+fn what_an_import_leaves_out_or_heals_is_told() {
+    let place = Place::new();
+    let whole = "{\"role\":\"user\",\"content\":\"one\"}\n";
+    let torn = place.write("torn.jsonl", format!("{whole}{{\"role\":\"assistant\",\"content\":\"tw"));
+    let ran = place.run(&["sessions", "import", torn.to_str().unwrap()]);
+    assert!(ran.code == 0 && ran.err.contains("its last line, 2, ends in the middle"), "{ran:?}");
+    let half = r#"{"role":"user","content":"half \ud83d of it"}"#;
+    let lines = place.write("half.jsonl", format!("{whole}{half}\n"));
+    let ran = place.run(&["sessions", "import", lines.to_str().unwrap()]);
+    assert!(ran.code == 0 && ran.err.contains("line 2: it held half a character"), "{ran:?}");
+    let list = place.write("half.json", format!("[{half}]"));
+    let ran = place.run(&["sessions", "import", list.to_str().unwrap()]);
+    assert!(ran.code == 0 && ran.err.contains("half a character"), "{ran:?}");
+    let id = place.session("Healed", &[]);
+    let ran = place.run(&["messages", "add", &id, "--from-json", half]);
+    assert!(ran.code == 0 && ran.err.contains("half characters"), "{ran:?}");
+    assert_eq!(place.texts(&id), ["half \u{fffd} of it"]);
 }

@@ -15,7 +15,8 @@ use super::rules::{KeyRule, normal};
 use super::scan::is_word;
 
 /// Words that a name of a secret holds, in lower case.
-pub(super) const WORDS: [&str; 21] = [
+pub(super) const WORDS: [&str; 22] = [
+    "_pass",
     "passw",
     "passwd",
     "passphrase",
@@ -94,6 +95,95 @@ const MARKS: [&str; 14] = [
     "%(",
 ];
 
+/// Tokens that only say where a list goes on.
+const BOOKMARKS: [&str; 4] = ["pagetoken", "nexttoken", "continuationtoken", "synctoken"];
+
+/// Whether a name, as [`normal`] has it, is about a secret, or about tokens that are none.
+fn is_about(full: &str) -> bool {
+    ABOUT.iter().chain(&BOOKMARKS).any(|about| full.ends_with(about)) || full.contains("tokeniz")
+}
+
+/// Whose a password is that a name calls `pass`: a pass of a compiler has another name before it.
+const OWNERS: [&str; 17] = [
+    "db", "database", "user", "admin", "root", "mysql", "pg", "postgres", "redis", "mongo", "smtp", "mail", "ftp",
+    "ssh", "ldap", "proxy", "http",
+];
+
+/// Whether a name says `pass` for a password: `DB_PASS`, `smtp_pass`, `dbPass`.
+fn is_pass(name: &str) -> bool {
+    let full = normal(name);
+    let Some(owner) = full.strip_suffix("pass") else { return false };
+    is_variable(name) && name.ends_with("_PASS") || OWNERS.iter().any(|known| owner.ends_with(known))
+}
+
+/// Whether a name is written as an environment variable's.
+fn is_variable(name: &str) -> bool {
+    name.bytes().any(|b| b.is_ascii_uppercase()) && !name.bytes().any(|b| b.is_ascii_lowercase())
+}
+
+/// Endings of keys of objects whose value is a secret also when it is a word.
+const ENDINGS: [&str; 8] =
+    ["password", "passwd", "secret", "apikey", "accesskey", "secretkey", "privatekey", "accesstoken"];
+
+/// Whether a text that stands under this key of an object is a secret. It is judged as the same assignment in a text
+/// is; an object also says where its names begin and end, so that shorter ones count.
+pub(super) fn is_secret_under(key: &str, value: &str) -> bool {
+    if value.len() < 6 || value.len() > MAX_ASSIGNED_BYTES || value.contains(char::is_whitespace) {
+        return false;
+    }
+    let full = normal(key);
+    if is_placeholder(value) {
+        return false;
+    }
+    if ENDINGS.iter().any(|ending| full.ends_with(ending)) {
+        return value.len() >= 8;
+    }
+    if is_about(&full) || is_date(value) {
+        return false;
+    }
+    let has = |word: &str| full.contains(word);
+    if has("passw") || has("passphrase") || has("pwd") || full == "pass" || is_pass(key) {
+        return could_be_password(value, Notation::Quoted)
+            || is_variable(key) && could_be_plain(value, &full, Notation::Quoted);
+    }
+    let last = last_part(key);
+    let is_named = WORDS.iter().any(|word| !word.starts_with('_') && has(word))
+        || matches!(last.as_str(), "auth" | "bearer" | "jwt");
+    // What connects may be an address without a secret: one with a password is found in it.
+    let connects = full.ends_with("connectionstring") || last == "dsn";
+    match () {
+        () if is_named => could_be_key(value, Notation::Quoted),
+        () if connects => value.bytes().all(is_base64) && could_be_key(value, Notation::Quoted),
+        // Keys of maps, caches and lists are hashes, ids and words: only what mixes everything is none of them.
+        () if full == "key" || is_variable(key) && last == "key" && !has("public") => {
+            let shape = shape(value);
+            shape.upper > 0 && shape.lower > 0 && shape.digits > 0 && could_be_key(value, Notation::Code)
+        }
+        () => false,
+    }
+}
+
+fn is_base64(byte: u8) -> bool {
+    is_word(byte) || matches!(byte, b'-' | b'+' | b'/' | b'=')
+}
+
+/// Whether a value begins with a date: tokens are made and end at one.
+fn is_date(value: &str) -> bool {
+    let digit = |at: usize| value.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+    let dash = |at: usize| value.as_bytes().get(at) == Some(&b'-');
+    [0, 1, 2, 3, 5, 6, 8, 9].into_iter().all(digit) && dash(4) && dash(7)
+}
+
+/// The last word of a name, in lower case: `auth` of `npm_auth`, `NPM-AUTH` and `npmAuth`.
+fn last_part(key: &str) -> String {
+    let tail = key.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+    let bytes = tail.as_bytes();
+    let begin = (1..bytes.len())
+        .rev()
+        .find(|at| matches!(bytes.get(at - 1..=*at), Some([a, b]) if a.is_ascii_lowercase() && b.is_ascii_uppercase()));
+    tail.get(begin.unwrap_or(0)..).unwrap_or_default().to_ascii_lowercase()
+}
+
 /// The notation around a value, as it is read after a name's word.
 struct Assignment {
     /// Where the rest of the name ends.
@@ -105,8 +195,8 @@ struct Assignment {
     quoted: bool,
 }
 
-/// Reads `rest-of-name"  =  "value"` from `at`.
-fn read(bytes: &[u8], at: usize) -> Option<Assignment> {
+/// Reads `rest-of-name"  =  "value"` from `at`. With `holds_and`, a value without quotes may hold `&`.
+fn read(bytes: &[u8], at: usize, holds_and: bool) -> Option<Assignment> {
     let byte = |at: usize| bytes.get(at).copied().unwrap_or(b'\n');
     let run = |from: usize, most: usize, fits: fn(u8) -> bool| {
         let tail = bytes.get(from..).unwrap_or_default();
@@ -151,7 +241,10 @@ fn read(bytes: &[u8], at: usize) -> Option<Assignment> {
             made(open + 2..end, true)
         }
         _ => {
-            let end = run(from, MAX_ASSIGNED_BYTES, is_bare);
+            let mut end = run(from, MAX_ASSIGNED_BYTES, is_bare);
+            while holds_and && end - from < MAX_ASSIGNED_BYTES && is_and_in_value(bytes, end) {
+                end = run(end + 1, MAX_ASSIGNED_BYTES, is_bare);
+            }
             made(from..run(end, 2, |b| b == b'='), false)
         }
     }
@@ -160,6 +253,18 @@ fn read(bytes: &[u8], at: usize) -> Option<Assignment> {
 
 fn is_bare(byte: u8) -> bool {
     !byte.is_ascii_whitespace() && !byte.is_ascii_control() && !br#""'`,;&<>(){}[]\=|"#.contains(&byte)
+}
+
+/// Whether an `&` belongs to the value that it stands in: no field of a query follows, and it is no sign of a shell's or
+/// of a page's.
+fn is_and_in_value(bytes: &[u8], at: usize) -> bool {
+    let rest = match bytes.get(at..) {
+        Some([b'&', rest @ ..]) => rest,
+        _ => return false,
+    };
+    let name =
+        rest.iter().take(64).take_while(|b| is_word(**b) || matches!(b, b'-' | b'.' | b'%' | b'[' | b']')).count();
+    rest.first().is_some_and(|b| is_bare(*b)) && rest.get(name) != Some(&b'=') && !rest.starts_with(b"amp;")
 }
 
 /// Where a quoted value ends: at its mark, on the same line, not after a backslash.
@@ -212,8 +317,12 @@ pub(super) fn assigned(
     keys: &HashMap<String, KeyRule>,
 ) -> Option<(usize, usize, &'static str)> {
     let (start, end) = word;
-    let found = read(text.as_bytes(), end)?;
     let begin = name_start(text, start);
+    // A password may hold a sign that separates the fields of a query.
+    let is_chosen = ["_pass", "pass", "pwd"].iter().any(|word| {
+        text.get(start..end).is_some_and(|own| own.get(..word.len()).is_some_and(|own| own.eq_ignore_ascii_case(word)))
+    });
+    let found = read(text.as_bytes(), end, is_chosen && !is_field(text, begin))?;
     let name = text.get(begin..found.name_end)?;
     let (from, to) = (found.value.start, found.value.end);
     let value = text.get(from..to)?;
@@ -234,10 +343,14 @@ pub(super) fn assigned(
     if named {
         return Some((from, to, "named"));
     }
-    if ABOUT.iter().any(|about| full.ends_with(about)) {
+    if is_about(&full) {
         return None;
     }
-    let password = ["passw", "pwd", "passphrase"].iter().any(|word| full.contains(word));
+    let named = ["passw", "pwd", "passphrase"].iter().any(|word| full.contains(word));
+    let password = named || is_pass(name);
+    if !password && text.get(start..end).is_some_and(|word| word.eq_ignore_ascii_case("_pass")) {
+        return None;
+    }
     let random = if password { could_be_password(value, notation) } else { could_be_key(value, notation) };
     // In the environment and on a command line a password stands as it is, however plain.
     let plain = password && is_outside_code(text, begin, name) && could_be_plain(value, &full, notation);
@@ -358,8 +471,7 @@ fn is_path(value: &str) -> bool {
 }
 
 fn could_be_password(value: &str, notation: Notation) -> bool {
-    let place = ["/", "./", "../", "~/"].iter().any(|root| value.starts_with(root));
-    if value.len() < 6 || value.contains(char::is_whitespace) || place || is_path(value) {
+    if value.len() < 6 || value.contains(char::is_whitespace) || is_place(value) || is_path(value) {
         return false;
     }
     let shape = shape(value);
@@ -377,9 +489,18 @@ fn could_be_password(value: &str, notation: Notation) -> bool {
 
 /// Whether a name is an environment variable's, a long flag's, or a field's of a query.
 fn is_outside_code(text: &str, begin: usize, name: &str) -> bool {
-    let is_variable = name.bytes().any(|b| b.is_ascii_uppercase()) && !name.bytes().any(|b| b.is_ascii_lowercase());
-    let before = begin.checked_sub(1).and_then(|at| text.as_bytes().get(at));
-    is_variable || name.starts_with("--") || matches!(before, Some(b'?' | b'&'))
+    is_variable(name) || name.starts_with("--") || is_field(text, begin)
+}
+
+/// Whether a name is a field's of a query.
+fn is_field(text: &str, begin: usize) -> bool {
+    matches!(begin.checked_sub(1).and_then(|at| text.as_bytes().get(at)), Some(b'?' | b'&'))
+}
+
+/// Whether a value is the place of a file.
+fn is_place(value: &str) -> bool {
+    let has_drive = matches!(value.as_bytes(), [drive, b':', b'\\' | b'/', ..] if drive.is_ascii_alphabetic());
+    has_drive || ["/", "./", "../", "~/"].iter().any(|root| value.starts_with(root))
 }
 
 /// Words that stand where a password could, and say something about it.
@@ -404,12 +525,11 @@ const SAYINGS: [&str; 16] = [
 
 /// A password that is a word.
 fn could_be_plain(value: &str, name: &str, notation: Notation) -> bool {
-    let place = ["/", "./", "../", "~/"].iter().any(|root| value.starts_with(root));
     let said = normal(value);
     notation != Notation::Code
         && value.len() >= 6
         && !value.contains(char::is_whitespace)
-        && !place
+        && !is_place(value)
         && !is_path(value)
         && !SAYINGS.contains(&said.as_str())
         && !name.contains(&said)

@@ -108,10 +108,11 @@ pub(super) const FORMS: &[Form] = &[
         form(
             "private-key",
             &["-----BEGIN"],
+            // Each line may be quoted, be a comment, or follow its number.
             concat!(
                 r"^-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
-                r"(?:(?:[0-9A-Za-z+/=\s\\:,.']|-[0-9A-Za-z])*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
-                r"|(?:(?:\\[nr]|\s)*[0-9A-Za-z+/=]{16,})+)",
+                r"(?:(?:[0-9A-Za-z+/=\s\\:,.'>|#*→]|-[0-9A-Za-z])*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
+                r"|(?:(?:\\[nr]|[\s>|#*])*[0-9A-Za-z+/=]{16,})+)",
             ),
         ),
     ),

@@ -43,10 +43,6 @@ pub const DEFAULT_KEYS: [&str; 23] = [
     "session_token",
 ];
 
-/// Endings of keys whose value is a secret when it looks like one.
-const ENDINGS: [&str; 8] =
-    ["password", "passwd", "secret", "apikey", "accesskey", "secretkey", "privatekey", "accesstoken"];
-
 /// Why a rule is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
@@ -189,14 +185,6 @@ impl Rules {
     /// How a key of an object is matched, if it is.
     pub(super) fn key(&self, key: &str) -> Option<KeyRule> {
         self.keys.get(&normal(key)).copied()
-    }
-
-    /// Whether a key ends like one of a secret.
-    pub(super) fn ends_like_a_secret(&self, key: &str) -> bool {
-        self.well_known && {
-            let key = normal(key);
-            ENDINGS.iter().any(|ending| key.ends_with(ending))
-        }
     }
 }
 

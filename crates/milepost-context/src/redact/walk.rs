@@ -117,9 +117,13 @@ impl<'a> Walk<'a> {
 
     fn map(&mut self, map: &mut Map<String, Value>) {
         let schema = self.place.last().is_some_and(|part| part == "properties");
+        let named = named(map);
         for (key, value) in map.iter_mut() {
             self.at(key, |walk| {
-                if walk.is_secret(key, value, schema) {
+                // A value may have its name beside it.
+                let name = if key == "value" { named.as_ref() } else { None };
+                let is_secret = |name: &str| walk.is_secret(name, value, schema);
+                if is_secret(key) || name.is_some_and(|name| is_secret(name)) {
                     walk.hide(value);
                 } else {
                     walk.visit(value);
@@ -162,11 +166,10 @@ impl<'a> Walk<'a> {
             Some(KeyRule::Named | KeyRule::NamedDefault) => true,
             // The description of a parameter is not its value.
             Some(KeyRule::Default) => !(schema && value.is_object()),
+            None if !self.redactor.rules.well_known => false,
             None => {
-                let random = value.as_str().is_some_and(|text| {
-                    text.len() >= 8 && !text.contains(char::is_whitespace) && !assign::is_placeholder(text)
-                });
-                random && self.redactor.rules.ends_like_a_secret(key)
+                let is_secret = |value: &Value| value.as_str().is_some_and(|text| assign::is_secret_under(key, text));
+                is_secret(value) || value.as_array().is_some_and(|items| items.iter().any(is_secret))
             }
         }
     }
@@ -177,4 +180,13 @@ impl<'a> Walk<'a> {
         self.found.push(Found { kind: KEY_KIND.to_owned(), id, place: Self::pointer(&self.place), secret });
         *value = Value::String(token);
     }
+}
+
+/// The name of a value that stands in the same object: `{"name": "GITHUB_TOKEN", "value": "…"}`, as lists of environment
+/// variables, headers and cookies have it.
+fn named(map: &Map<String, Value>) -> Option<String> {
+    if !map.get("value").is_some_and(Value::is_string) {
+        return None;
+    }
+    ["name", "key"].into_iter().find_map(|key| map.get(key)?.as_str()).map(str::to_owned)
 }

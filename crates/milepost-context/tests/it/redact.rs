@@ -116,6 +116,56 @@ fn texts_without_a_secret_stay_as_they_are() {
 }
 
 #[test]
+fn every_listed_value_of_an_object_goes_wherever_the_object_is() {
+    let redactor = Rules::new().build();
+    for seed in 1..=20 {
+        for (at, line) in corpus("objects.txt").lines().enumerate() {
+            let (key, template) = line.split_once('\t').unwrap();
+            let secret = filled(template, 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed * 1000 + at as u64 + 1));
+            let object = json!({"env": {key: secret, "LANG": "C.UTF-8"}});
+            let clean = json!({"env": {key: "[redacted:key]", "LANG": "C.UTF-8"}});
+            let mut value = object.clone();
+            redactor.value(&mut value);
+            assert_eq!(value, clean, "{key}: {secret}");
+            assert!(redactor.value(&mut value).is_empty(), "{key}");
+            let blocks = |object: &Value| {
+                vec![Block::tool_call("c1", "sh", object.clone()), Block::tool_result("c1", object.clone())]
+            };
+            let mut message = Message::blocks(Role::Assistant, blocks(&object));
+            redactor.message(&mut message);
+            assert_eq!(message, Message::blocks(Role::Assistant, blocks(&clean)), "{key}");
+        }
+    }
+}
+
+#[test]
+fn objects_without_a_secret_stay_as_they_are() {
+    for line in corpus("no_objects.txt").lines() {
+        let before: Value = serde_json::from_str(line).unwrap();
+        let mut value = before.clone();
+        redactor().value(&mut value);
+        assert_eq!(value, before);
+        let mut message = Message::blocks(Role::Assistant, vec![Block::from(before.clone())]);
+        let whole = message.clone();
+        redactor().message(&mut message);
+        assert_eq!(message, whole);
+    }
+}
+
+#[test]
+fn a_value_whose_name_stands_beside_it_goes() {
+    let secret = filled("{alnum:32}", 5);
+    let mut value = json!([{"name": "GITHUB_TOKEN", "value": secret}, {"key": "DB_PASSWORD", "value": "correcthorse"},
+        {"name": "LANG", "value": "C.UTF-8"}, {"tokens_of": "x", "apiTokens1": [secret, "b"]}]);
+    redactor().value(&mut value);
+    assert_eq!(
+        value,
+        json!([{"name": "GITHUB_TOKEN", "value": "[redacted:key]"}, {"key": "DB_PASSWORD", "value": "[redacted:key]"},
+            {"name": "LANG", "value": "C.UTF-8"}, {"tokens_of": "x", "apiTokens1": "[redacted:key]"}])
+    );
+}
+
+#[test]
 fn random_data_is_no_secret() {
     let redactor = redactor();
     for (template, lines) in
@@ -303,6 +353,9 @@ fn hostile_texts_take_time_in_proportion() {
         "cookie:a=b;",
         "cookie:a=bbbbbbbbb; ",
         "--PASSWORD=",
+        "password=a&",
+        "password=&a&",
+        "> -----BEGIN PRIVATE KEY-----\n> ",
     ] {
         let text = unit.repeat(200_000 / unit.len());
         let _ = redactor.text(&text);

@@ -154,6 +154,11 @@ pub(crate) fn check(at: Position, entry: &StoredEntry) -> Result<()> {
 
 /// The text to search in a message that lies in clear; none when it is encrypted, erased or no message.
 pub(crate) fn searchable_text(entry: &StoredEntry, blob: Option<&[u8]>) -> Option<String> {
+    clear_message(entry, blob).map(|message| message.search_text().into_owned())
+}
+
+/// A message that lies in clear.
+pub(crate) fn clear_message(entry: &StoredEntry, blob: Option<&[u8]>) -> Option<milepost_model::Message> {
     if entry.kind != EntryKind::Message {
         return None;
     }
@@ -161,7 +166,7 @@ pub(crate) fn searchable_text(entry: &StoredEntry, blob: Option<&[u8]>) -> Optio
     let mut body = entry.body.as_slice();
     let plain = Form::read(&mut body, entry).ok()?.plain(body, entry, blob, &no_key, &no_key, u64::MAX).ok()??;
     match body::from_plain(entry.kind, &plain).ok()? {
-        Body::Message(message) => Some(message.text().into_owned()),
+        Body::Message(message) => Some(message),
         _ => None,
     }
 }

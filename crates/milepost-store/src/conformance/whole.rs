@@ -119,6 +119,7 @@ pub async fn text_is_found_where_there_is_an_index(place: &dyn Place) -> Outcome
         terms: terms.iter().map(|(text, prefix)| Term { text: (*text).to_owned(), prefix: *prefix }).collect(),
         sessions,
         limit,
+        ..TextQuery::default()
     };
     for _ in 0..2 {
         let has_index = scene.backend.features().text;
@@ -347,7 +348,7 @@ pub async fn a_check_finds_nothing_while_another_process_writes(place: &dyn Plac
         let id = writer.id();
         writer.release().await?;
         let term = Term { text: format!("round {round}"), prefix: false };
-        let query = TextQuery { terms: vec![term], sessions: vec![id], limit: 9 };
+        let query = TextQuery { terms: vec![term], sessions: vec![id], limit: 9, ..TextQuery::default() };
         if let Some(found) = writing.backend().search(&scene.workspace, query).await? {
             same!(found.len(), 4, "the messages that are found in round {round}");
         }

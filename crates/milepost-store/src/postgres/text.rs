@@ -21,8 +21,9 @@ use unicode_normalization::char::{decompose_canonical, is_combining_mark};
 use super::db::{Db, Failed, Param, column, id, limit, number};
 use super::{log, rows};
 use crate::backend::*;
-use crate::codec::searchable_text;
+use crate::codec::{clear_message, searchable_text};
 use crate::error::{Error, Result};
+use crate::words::spaced;
 
 /// Texts longer than this are indexed up to here.
 const INDEXED_BYTES: usize = 1 << 20;
@@ -64,6 +65,14 @@ fn words(text: &str) -> Vec<String> {
 /// What is indexed of an entry: for each stretch of its text, its words and their places as the server reads them.
 pub(super) fn stretches_of(entry: &StoredEntry, blob: Option<&[u8]>) -> Vec<String> {
     let Some(mut text) = searchable_text(entry, blob) else { return Vec::new() };
+    text.truncate(text.floor_char_boundary(INDEXED_BYTES));
+    stretches(&words(&spaced(&text)))
+}
+
+/// What versions before indexed of an entry. It stays until the session is indexed anew.
+fn stretches_before(entry: &StoredEntry, blob: Option<&[u8]>) -> Vec<String> {
+    let Some(message) = clear_message(entry, blob) else { return Vec::new() };
+    let mut text = message.text().into_owned();
     text.truncate(text.floor_char_boundary(INDEXED_BYTES));
     stretches(&words(&text))
 }
@@ -110,18 +119,26 @@ pub(super) async fn search(db: &Db, workspace: &WorkspaceId, asked: &TextQuery) 
     catch_up(db).await?;
     // A message may hold one term in one stretch and another in the next.
     let part = |n: usize| {
-        let term = format!("(${}::text)::tsquery", n + 4);
+        let term = format!("(${}::text)::tsquery", n + 7);
         format!(
             "SELECT x.timeline, x.seq, max(ts_rank(x.words, {term}, 1)) AS score
              FROM {{s}}.texts x WHERE x.words @@ {term} GROUP BY 1, 2"
         )
     };
     let parts: Vec<String> = (0..queries.len()).map(part).collect();
+    let narrowed = match asked.role.is_some() || asked.from.is_some() || asked.to.is_some() {
+        true => {
+            "JOIN {s}.entries e ON e.timeline = h.timeline AND e.seq = h.seq AND ($4::text IS NULL OR e.label = $4)
+               AND ($5::int8 IS NULL OR e.time >= $5) AND ($6::int8 IS NULL OR e.time < $6)"
+        }
+        // Every place for a value is named, whether it is used or not.
+        false => "AND $4::text IS NULL AND $5::int8 IS NULL AND $6::int8 IS NULL",
+    };
     let sql = format!(
         "SELECT t.id, h.seq, t.session, h.score FROM (
            SELECT f.timeline, f.seq, sum(f.score)::float8 AS score FROM ({}) f
            GROUP BY 1, 2 HAVING count(*) = {}
-         ) h JOIN {{s}}.timelines t ON t.no = h.timeline
+         ) h JOIN {{s}}.timelines t ON t.no = h.timeline {narrowed}
          WHERE t.workspace = $1 AND (cardinality($2::text[]) = 0 OR t.session = ANY ($2))
          ORDER BY h.score DESC, h.timeline DESC, h.seq DESC LIMIT $3",
         parts.join(" UNION ALL "),
@@ -129,7 +146,10 @@ pub(super) async fn search(db: &Db, workspace: &WorkspaceId, asked: &TextQuery) 
     );
     let (workspace, most) = (super::db::escape(workspace.as_str()), limit(asked.limit));
     let sessions: Vec<String> = asked.sessions.iter().map(ToString::to_string).collect();
+    let role = asked.role.as_deref().map(super::db::escape);
+    let (from, to) = (asked.from.map(|time| time.0), asked.to.map(|time| time.0));
     let mut params: Vec<Param<'_>> = vec![(&workspace, Type::TEXT), (&sessions, Type::TEXT_ARRAY), (&most, Type::INT8)];
+    params.extend([(&role, Type::TEXT), (&from, Type::INT8), (&to, Type::INT8)] as [Param<'_>; 3]);
     for query in &queries {
         params.push((query, Type::TEXT));
     }
@@ -153,7 +173,16 @@ pub(super) struct TextRows {
 
 impl TextRows {
     pub fn add(&mut self, timeline: i64, seq: Seq, entry: &StoredEntry, blob: Option<&[u8]>) {
-        for (part, words) in stretches_of(entry, blob).into_iter().enumerate() {
+        self.add_stretches(timeline, seq, stretches_of(entry, blob));
+    }
+
+    /// As versions before did.
+    pub fn add_as_before(&mut self, timeline: i64, seq: Seq, entry: &StoredEntry, blob: Option<&[u8]>) {
+        self.add_stretches(timeline, seq, stretches_before(entry, blob));
+    }
+
+    fn add_stretches(&mut self, timeline: i64, seq: Seq, stretches: Vec<String>) {
+        for (part, words) in stretches.into_iter().enumerate() {
             self.timelines.push(timeline);
             self.seqs.push(super::db::seq(seq.0));
             self.parts.push(part as i32);

@@ -467,6 +467,54 @@ fn scan(db: &Connection, timeline_no: i64, range: &Range) -> Result<Scanned> {
     Ok(Scanned { found, ends: first.zip(last.map(seq_of)) })
 }
 
+/// The messages of a part of a timeline that can be read.
+pub(super) struct Readable {
+    pub found: Vec<(Seq, StoredEntry)>,
+    /// Something else there is damaged or missing.
+    pub is_damaged: bool,
+}
+
+/// Reads up to `limit` messages of one timeline and passes over what is damaged: one bad entry must not hide all others.
+pub(super) fn read_past_damage(
+    db: &Connection,
+    timeline_no: i64,
+    timeline: TimelineId,
+    (from, to): (Seq, Seq),
+    limit: usize,
+) -> Result<Readable> {
+    let failed = fail("reading messages");
+    let (from, to) = key_range(timeline_no, from, to);
+    let sql = concat!(entries_sql!(), " WHERE id >= ?1 AND id < ?2 ORDER BY id");
+    let mut statement = db.prepare_cached(sql).map_err(&failed)?;
+    let mut rows = statement.query([from, to]).map_err(&failed)?;
+    let mut readable = Readable { found: Vec::new(), is_damaged: false };
+    let mut last: Option<i64> = None;
+    while readable.found.len() < limit {
+        let row = match rows.next().map_err(&failed) {
+            Ok(Some(row)) => row,
+            Ok(None) => break,
+            // Nothing behind a torn page is reached.
+            Err(error) if error.is_damage() => {
+                readable.is_damaged = true;
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        let read = read_entry(row).map_err(&failed).and_then(|(key, entry)| {
+            readable.is_damaged |= last.replace(key).is_some_and(|last| key != last + 1);
+            let at = Position { timeline, seq: seq_of(key) };
+            codec::check(at, &entry).map(|()| (at.seq, entry))
+        });
+        match read {
+            Ok((seq, entry)) if entry.kind == EntryKind::Message => readable.found.push((seq, entry)),
+            Ok(_) => {}
+            Err(error) if error.is_damage() => readable.is_damaged = true,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(readable)
+}
+
 impl Scanned {
     /// Whether it saw every entry from `low` to before `high`, or as many as it was asked for. An entry whose key was
     /// hit lies where SQLite does not look for it, and can hide those behind it.
@@ -635,6 +683,7 @@ pub(super) fn remove(db: &Connection, workspace: &WorkspaceId, session: SessionI
                 .map_err(&failed)?;
         }
         db.execute("DELETE FROM unindexed WHERE timeline = ?1", [line.no]).map_err(&failed)?;
+        super::text::forget_gaps(db, line.no)?;
         db.execute("DELETE FROM timelines WHERE no = ?1", [line.no]).map_err(&failed)?;
     }
     db.execute("DELETE FROM sessions WHERE no = ?1", [found.no]).map_err(&failed)?;

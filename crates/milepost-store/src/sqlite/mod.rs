@@ -230,14 +230,21 @@ impl Backend for SqliteBackend {
             return Ok(None);
         }
         while self.readers.read(text::is_behind).await? {
-            // What waits and belongs to nothing is for verification to tell.
-            if self.writer.write(0, |db| text::index(db, CATCH_UP)).await? == 0 {
-                break;
-            }
+            match self.writer.write(0, |db| text::index(db, CATCH_UP)).await {
+                // What waits and belongs to nothing is for verification to tell.
+                Ok(0) => break,
+                // What cannot be written is searched as far as it is indexed.
+                Err(Error::ReadOnly { .. }) => break,
+                done => done?,
+            };
         }
         let found = self.look(workspace, move |db, w| text::search(db, w, &query)).await;
         self.note_damage(found.as_ref().is_err_and(Error::is_damage));
         found.map(Some)
+    }
+
+    async fn text_gaps(&self, workspace: &WorkspaceId) -> Result<Vec<(SessionId, TextGap)>> {
+        self.look(workspace, text::gaps).await
     }
 
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {

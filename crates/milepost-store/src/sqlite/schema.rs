@@ -135,6 +135,15 @@ CREATE VIRTUAL TABLE texts USING fts5(
 INSERT INTO texts (texts, rank) VALUES ('automerge', 16), ('crisismerge', 64);
 ";
 
+/// What the text index is made by, and what it lacks: a row for the rules, and one for each timeline of which something
+/// could not be read or was too long.
+pub(super) const TEXT_GAPS: &str = "
+CREATE TABLE IF NOT EXISTS text_gaps (
+  timeline INTEGER NOT NULL, why TEXT NOT NULL, PRIMARY KEY (timeline, why)
+) WITHOUT ROWID;
+INSERT OR IGNORE INTO text_gaps (timeline, why) VALUES (0, 'rules 2');
+";
+
 /// How a store file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -264,6 +273,14 @@ pub(super) fn prepare(connection: &Connection, path: &Path, text_index: bool) ->
     }
 }
 
+/// Whether the text index is made by the rules of this version, and says what it lacks.
+pub(super) fn has_text_rules(connection: &Connection) -> Result<bool> {
+    connection
+        .query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'text_gaps'", [], |row| row.get::<_, i64>(0))
+        .map(|count| count > 0)
+        .map_err(fail("reading the store"))
+}
+
 /// Says what a file holds; refuses what is another program's or of a newer version.
 fn identify(connection: &Connection, path: &Path) -> Result<Holds> {
     let what = format!("opening {}", path.display());
@@ -309,6 +326,7 @@ fn create(connection: &Connection, text_index: bool) -> rusqlite::Result<()> {
         connection.execute_batch(TABLES)?;
         if text_index {
             connection.execute_batch(TEXT_INDEX)?;
+            connection.execute_batch(TEXT_GAPS)?;
         }
         connection
             .execute_batch(&format!("PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"))?;

@@ -5,20 +5,25 @@ use milepost_model::{Seq, SessionId, TimelineId, WorkspaceId};
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
-use super::log::{entry_key, key_range, parse, read_key, read_range, seq_of};
+use super::log::{entry_key, key_range, parse, read_key, read_past_damage, seq_of};
 use super::rows::read_blob_of_timeline;
-use super::schema::{TEXT_INDEX, fail, has_text_index};
+use super::schema::{TEXT_GAPS, TEXT_INDEX, fail, has_text_index, has_text_rules};
 use crate::backend::*;
 use crate::codec::{self, searchable_text};
 use crate::error::{Error, Result};
-use milepost_model::{EntryKind, Position};
+use crate::words::spaced;
+use milepost_model::Position;
 
 /// Texts longer than this are indexed up to here.
 const INDEXED_BYTES: usize = 1 << 20;
 
-/// Indexes up to `limit` messages that are not indexed yet. Returns how many it looked at.
+/// Indexes up to `limit` messages that are not indexed yet. Returns how many it looked at. An index by older rules is begun
+/// anew.
 pub(super) fn index(db: &Connection, limit: usize) -> Result<usize> {
     let failed = fail("indexing texts");
+    if !has_text_rules(db)? {
+        start_anew(db)?;
+    }
     let mut done = 0;
     while done < limit {
         let next: Option<(i64, i64, String)> = db
@@ -28,20 +33,23 @@ pub(super) fn index(db: &Connection, limit: usize) -> Result<usize> {
             .and_then(|mut s| s.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional())
             .map_err(&failed)?;
         let Some((no, indexed, id)) = next else { break };
-        let range = Range {
-            timeline: parse::<TimelineId>(&id, 2).map_err(&failed)?,
-            from: Seq(indexed as u64),
-            to: Seq(u64::MAX),
-            kinds: Kinds::only(EntryKind::Message),
-            channel: None,
-            order: Order::Forward,
-            limit: limit - done,
-        };
-        let entries = read_range(db, no, &range)?;
-        for (seq, entry) in &entries {
-            add(db, entry_key(no, *seq)?, entry)?;
+        let timeline = parse::<TimelineId>(&id, 2).map_err(&failed)?;
+        let (begin, room) = (Seq(indexed as u64), limit - done);
+        let read = read_past_damage(db, no, timeline, (begin, Seq(u64::MAX)), room)?;
+        if read.is_damaged {
+            note_gap(db, no, TextGap::Damaged)?;
         }
-        if entries.len() < limit - done {
+        for (seq, entry) in &read.found {
+            match add(db, entry_key(no, *seq)?, entry) {
+                Ok(false) => {}
+                Ok(true) => note_gap(db, no, TextGap::Cut)?,
+                // What lies elsewhere is damaged.
+                Err(error) if error.is_damage() => note_gap(db, no, TextGap::Damaged)?,
+                Err(error) => return Err(error),
+            }
+        }
+        let entries = read.found;
+        if entries.len() < room {
             db.prepare_cached("DELETE FROM unindexed WHERE timeline = ?1")
                 .and_then(|mut s| s.execute([no]))
                 .map_err(&failed)?;
@@ -56,25 +64,68 @@ pub(super) fn index(db: &Connection, limit: usize) -> Result<usize> {
     Ok(done.min(limit))
 }
 
-/// What is indexed of an entry.
-fn text_of(db: &Connection, key: i64, entry: &StoredEntry) -> Result<Option<String>> {
+/// What is indexed of an entry, and whether that is only its beginning.
+fn text_of(db: &Connection, key: i64, entry: &StoredEntry) -> Result<Option<(String, bool)>> {
     let blob = match codec::is_blob(entry) {
         true => read_blob_of_timeline(db, key >> 32, entry.refs.first())?,
         false => None,
     };
-    let mut text = searchable_text(entry, blob.as_deref());
-    if let Some(text) = &mut text {
-        text.truncate(text.floor_char_boundary(INDEXED_BYTES));
-    }
-    Ok(text)
+    let Some(mut text) = searchable_text(entry, blob.as_deref()) else { return Ok(None) };
+    let is_cut = text.len() > INDEXED_BYTES;
+    text.truncate(text.floor_char_boundary(INDEXED_BYTES));
+    Ok(Some((spaced(&text).into_owned(), is_cut)))
 }
 
-fn add(db: &Connection, key: i64, entry: &StoredEntry) -> Result<()> {
-    let Some(text) = text_of(db, key, entry)? else { return Ok(()) };
+/// Indexes a message. Returns whether it was cut.
+fn add(db: &Connection, key: i64, entry: &StoredEntry) -> Result<bool> {
+    let Some((text, is_cut)) = text_of(db, key, entry)? else { return Ok(false) };
     db.prepare_cached("INSERT INTO texts (rowid, text) VALUES (?1, ?2)")
         .and_then(|mut s| s.execute(params![key, text]))
         .map_err(fail("indexing a text"))?;
+    Ok(is_cut)
+}
+
+const fn word_of(gap: TextGap) -> &'static str {
+    match gap {
+        TextGap::Damaged => "damaged",
+        TextGap::Cut => "cut",
+    }
+}
+
+/// Notes what the index lacks of a timeline.
+fn note_gap(db: &Connection, no: i64, gap: TextGap) -> Result<()> {
+    if has_text_rules(db)? {
+        db.prepare_cached("INSERT OR IGNORE INTO text_gaps (timeline, why) VALUES (?1, ?2)")
+            .and_then(|mut s| s.execute(params![no, word_of(gap)]))
+            .map_err(fail("noting what is not indexed"))?;
+    }
     Ok(())
+}
+
+/// Forgets what the index lacked of a timeline.
+pub(super) fn forget_gaps(db: &Connection, no: i64) -> Result<()> {
+    if has_text_rules(db)? {
+        db.execute("DELETE FROM text_gaps WHERE timeline = ?1", [no]).map_err(fail("noting what is indexed"))?;
+    }
+    Ok(())
+}
+
+/// What the index lacks of sessions.
+pub(super) fn gaps(db: &Connection, workspace: &WorkspaceId) -> Result<Vec<(SessionId, TextGap)>> {
+    if !has_text_rules(db)? {
+        return Ok(Vec::new());
+    }
+    let failed = fail("looking for what is not indexed");
+    let sql = "SELECT DISTINCT t.session, g.why FROM text_gaps g JOIN timelines t ON t.no = g.timeline
+               WHERE t.workspace = ?1 ORDER BY 1, 2";
+    let read =
+        |row: &rusqlite::Row<'_>| Ok((parse::<SessionId>(&row.get::<_, String>(0)?, 0)?, row.get::<_, String>(1)?));
+    let rows: Vec<(SessionId, String)> =
+        db.prepare_cached(sql).and_then(|mut s| s.query_map([workspace.as_str()], read)?.collect()).map_err(&failed)?;
+    let known = |(session, why): (SessionId, String)| {
+        [TextGap::Damaged, TextGap::Cut].into_iter().find(|gap| word_of(*gap) == why).map(|gap| (session, gap))
+    };
+    Ok(rows.into_iter().filter_map(known).collect())
 }
 
 /// Drops a range of texts from the index.
@@ -107,7 +158,7 @@ pub(super) fn reindex_one(db: &Connection, key: i64) -> Result<()> {
     let indexed: i64 =
         db.query_row("SELECT indexed FROM timelines WHERE no = ?1", [key >> 32], |row| row.get(0)).map_err(&failed)?;
     match read_key(db, key)? {
-        Some(entry) if (seq_of(key).0 as i64) < indexed => add(db, key, &entry),
+        Some(entry) if (seq_of(key).0 as i64) < indexed => add(db, key, &entry).map(drop),
         _ => Ok(()),
     }
 }
@@ -134,6 +185,7 @@ pub(super) fn reset(db: &Connection, workspace: &WorkspaceId, session: SessionId
         let begins = parent_seq.map_or(0, |seq| seq + 1);
         db.execute("UPDATE timelines SET indexed = ?2 WHERE no = ?1", [no, begins]).map_err(&failed)?;
         db.execute("INSERT OR IGNORE INTO unindexed (timeline) VALUES (?1)", [no]).map_err(&failed)?;
+        forget_gaps(db, no)?;
     }
     Ok(())
 }
@@ -147,6 +199,7 @@ pub(super) fn start_anew(db: &Connection) -> Result<()> {
     }
     db.execute("UPDATE timelines SET indexed = ifnull(parent_seq + 1, 0)", []).map_err(&failed)?;
     db.execute("INSERT OR IGNORE INTO unindexed (timeline) SELECT no FROM timelines", []).map_err(&failed)?;
+    db.execute_batch("DROP TABLE IF EXISTS text_gaps").and_then(|()| db.execute_batch(TEXT_GAPS)).map_err(&failed)?;
     Ok(())
 }
 
@@ -158,7 +211,8 @@ pub(super) fn check(db: &Connection) -> Result<Option<Finding>> {
     }
     let failed = fail("checking the text index");
     let found = db.execute("INSERT INTO texts (texts) VALUES ('integrity-check')", []).map_err(failed);
-    let sums = found.and_then(|_| Ok(stored_words(db)? == expected_words(db)?));
+    // What older rules made is made anew before it is next searched.
+    let sums = found.and_then(|_| Ok(!has_text_rules(db)? || stored_words(db)? == expected_words(db)?));
     let why = match sums {
         Ok(true) => return Ok(None),
         Ok(false) => "it does not say what the texts say".to_owned(),
@@ -256,12 +310,10 @@ fn expected_words(db: &Connection) -> Result<Said> {
         let timeline = parse::<TimelineId>(&id, 1).map_err(&failed)?;
         let mut from = Seq(0);
         loop {
-            let kinds = Kinds::only(EntryKind::Message);
-            let range = Range { kinds, limit: TOGETHER, ..Range::all(timeline, from, Seq(indexed as u64)) };
-            let entries = read_range(db, no, &range)?;
+            let entries = read_past_damage(db, no, timeline, (from, Seq(indexed as u64)), TOGETHER)?.found;
             for (seq, entry) in &entries {
                 let key = entry_key(no, *seq)?;
-                if let Some(text) = text_of(db, key, entry)? {
+                if let Some((text, _)) = text_of(db, key, entry)? {
                     db.prepare_cached("INSERT INTO temp.texts_again (rowid, text) VALUES (?1, ?2)")
                         .and_then(|mut s| s.execute(params![key, text]))
                         .map_err(&failed)?;
@@ -295,15 +347,33 @@ pub(super) fn search(db: &Connection, workspace: &WorkspaceId, query: &TextQuery
         return Ok(Vec::new());
     }
     let mut sql = String::from(
-        "SELECT t.id, f.rowid, t.session, bm25(texts) FROM texts f
-         JOIN timelines t ON t.no = f.rowid >> 32 WHERE texts MATCH ?1 AND t.workspace = ?2",
+        "SELECT t.id, f.rowid, t.session, bm25(texts) FROM texts f JOIN timelines t ON t.no = f.rowid >> 32",
     );
     let mut values: Vec<Sql> = vec![expression(&query.terms).into(), workspace.as_str().to_owned().into()];
+    // What is numbered below: a place for a value, and the value.
+    let mut conditions = String::from(" WHERE texts MATCH ?1 AND t.workspace = ?2");
+    let mut narrow = |condition: &str, value: Sql| {
+        values.push(value);
+        conditions += &format!(" AND {}", condition.replace('?', &format!("?{}", values.len())));
+    };
     if !query.sessions.is_empty() {
-        let places: Vec<String> = (0..query.sessions.len()).map(|i| format!("?{}", i + 3)).collect();
-        sql += &format!(" AND t.session IN ({})", places.join(","));
-        values.extend(query.sessions.iter().map(|id| Sql::Text(id.to_string())));
+        let ids: Vec<String> = query.sessions.iter().map(|id| format!("\"{id}\"")).collect();
+        narrow("t.session IN (SELECT value FROM json_each(?))", Sql::Text(format!("[{}]", ids.join(","))));
     }
+    if query.role.is_some() || query.from.is_some() || query.to.is_some() {
+        // The words come first: an entry is looked up for each text that has them.
+        sql += " CROSS JOIN entries e ON e.id = f.rowid";
+    }
+    if let Some(role) = &query.role {
+        narrow("e.label = ?", Sql::Text(role.clone()));
+    }
+    if let Some(from) = query.from {
+        narrow("e.time >= ?", Sql::Integer(from.0));
+    }
+    if let Some(to) = query.to {
+        narrow("e.time < ?", Sql::Integer(to.0));
+    }
+    sql += &conditions;
     sql += &format!(" ORDER BY bm25(texts), f.rowid DESC LIMIT {}", i64::try_from(query.limit).unwrap_or(i64::MAX));
     let hit = |row: &rusqlite::Row<'_>| {
         Ok(TextHit {
@@ -315,7 +385,10 @@ pub(super) fn search(db: &Connection, workspace: &WorkspaceId, query: &TextQuery
     db.prepare(&sql).and_then(|mut s| s.query_map(params_from_iter(values), hit)?.collect()).map_err(fail("searching"))
 }
 
-/// Whether some texts wait to be indexed.
+/// Whether some texts wait to be indexed, or all of them by the rules of this version.
 pub(super) fn is_behind(db: &Connection) -> Result<bool> {
+    if !has_text_rules(db)? {
+        return Ok(true);
+    }
     db.query_row("SELECT EXISTS (SELECT 1 FROM unindexed)", [], |row| row.get(0)).map_err(fail("searching"))
 }

@@ -10,12 +10,14 @@ use crate::error::{Error, KeyError, Result};
 use milepost_model::Seq;
 
 /// What a rebuild did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reindexed {
     /// Sessions whose rows were written anew.
     pub sessions: u64,
     /// Their marks.
     pub marks: u64,
+    /// Sessions whose log is damaged, each with what is: their rows stay as they were.
+    pub damaged: Vec<(SessionId, String)>,
 }
 
 /// What the log says of a session.
@@ -25,7 +27,7 @@ pub(super) struct Derived {
 }
 
 impl Store {
-    /// Rebuilds the derived rows of every session from the log. One of which that cannot be done for damage is told when all
+    /// Rebuilds the derived rows of every session from the log. One of which that cannot be done for damage is named, and all
     /// others are done.
     pub async fn reindex(&self) -> Result<Reindexed> {
         // The backend notes what is damaged below, and makes it anew with the rest.
@@ -33,12 +35,12 @@ impl Store {
             Err(error) if !error.is_damage() => return Err(error),
             _ => {}
         }
-        let (mut done, mut damage) = (Reindexed::default(), None);
+        let mut done = Reindexed::default();
         for id in self.inner.backend.session_ids(self.workspace()).await? {
             let rebuilt = match self.reindex_session(id).await {
                 Err(Error::Key(KeyError::Shredded { .. })) => continue,
                 Err(error) if error.is_damage() => {
-                    damage.get_or_insert(error);
+                    done.damaged.push((id, error.to_string()));
                     continue;
                 }
                 other => other?,
@@ -46,7 +48,7 @@ impl Store {
             done.sessions += rebuilt.sessions;
             done.marks += rebuilt.marks;
         }
-        damage.map_or(Ok(done), Err)
+        Ok(done)
     }
 
     /// Rebuilds the derived rows of one session from the log.
@@ -54,7 +56,7 @@ impl Store {
         let derived = self.derive(id).await?;
         let marks = derived.marks.len() as u64;
         self.inner.backend.rebuild(self.workspace(), derived.row, derived.marks).await?;
-        Ok(Reindexed { sessions: 1, marks })
+        Ok(Reindexed { sessions: 1, marks, damaged: Vec::new() })
     }
 
     /// What the log says of a session.

@@ -743,7 +743,7 @@ async fn a_log_that_is_longer_than_what_was_written_is_no_damage() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let writer = create(&store).await;
-    for number in 1..=40 {
+    for number in 1..=45 {
         writer.append(step(number)).await.unwrap();
     }
     // As a crash at this moment would leave it.
@@ -756,7 +756,7 @@ async fn a_log_that_is_longer_than_what_was_written_is_no_damage() {
     assert!(behind > 4120, "commits to come overwrite: {behind} bytes of {} are made ready", log.len());
 
     let again = crashed.open().await;
-    is_all_there(&again, writer.id(), 40).await;
+    is_all_there(&again, writer.id(), 45).await;
     assert!(again.verify().await.unwrap().is_whole());
     again.close().await.unwrap();
     store.close().await.unwrap();

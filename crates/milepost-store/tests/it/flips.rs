@@ -92,7 +92,7 @@ async fn look(store: &Store, ids: &[SessionId]) -> Result<Picture, Error> {
     let due = store.records_due("wake-up", milepost_model::Timestamp(i64::MAX), 100).await?;
     let mut hits = Vec::new();
     for terms in searches() {
-        let query = TextQuery { terms, sessions: Vec::new(), limit: 100 };
+        let query = TextQuery { terms, sessions: Vec::new(), limit: 100, ..TextQuery::default() };
         hits.push(store.backend().search(store.workspace(), query).await?.unwrap_or_default());
     }
     Ok(Picture { list, sessions, records, due, hits })

@@ -64,7 +64,7 @@ fn options(bucket: &Path) -> Options {
 
 async fn hits(store: &Store, word: &str) -> usize {
     let terms = vec![Term { text: word.to_owned(), prefix: false }];
-    let query = TextQuery { terms, sessions: Vec::new(), limit: 10 };
+    let query = TextQuery { terms, sessions: Vec::new(), limit: 10, ..TextQuery::default() };
     store.backend().search(store.workspace(), query).await.unwrap().unwrap().len()
 }
 

@@ -785,7 +785,10 @@ async fn view(store: &Store) -> String {
         }
     }
     let terms = vec![Term { text: "step".into(), prefix: false }];
-    let found = store.backend().search(store.workspace(), TextQuery { terms, sessions: Vec::new(), limit: 1000 }).await;
+    let found = store
+        .backend()
+        .search(store.workspace(), TextQuery { terms, sessions: Vec::new(), limit: 1000, ..TextQuery::default() })
+        .await;
     let mut places: Vec<_> = found.unwrap().unwrap().iter().map(|hit| (hit.session, hit.at)).collect();
     places.sort();
     out + &format!("{places:?}")

@@ -193,6 +193,7 @@ async fn a_file_with_an_open_workspace_hides_the_encrypted_one() {
         terms: vec![Term { text: text.into(), prefix: false }],
         sessions: Vec::new(),
         limit: 9,
+        ..TextQuery::default()
     };
     assert_eq!(open.backend().search(open.workspace(), query("plain")).await.unwrap().unwrap().len(), 1);
     let found = hidden.backend().search(hidden.workspace(), query("WqMessageXv")).await.unwrap();

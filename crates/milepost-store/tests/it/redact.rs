@@ -87,7 +87,7 @@ async fn content(store: &Store) -> String {
 
 async fn found(store: &Store, word: &str) -> usize {
     let terms = vec![Term { text: word.to_owned(), prefix: false }];
-    let query = TextQuery { terms, sessions: Vec::new(), limit: 1000 };
+    let query = TextQuery { terms, sessions: Vec::new(), limit: 1000, ..TextQuery::default() };
     store.backend().search(store.workspace(), query).await.unwrap().map_or(0, |hits| hits.len())
 }
 

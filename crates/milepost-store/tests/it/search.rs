@@ -12,7 +12,7 @@ fn word(text: &str) -> Term {
 }
 
 async fn find(store: &Store, terms: Vec<Term>) -> Vec<TextHit> {
-    let query = TextQuery { terms, sessions: Vec::new(), limit: 1000 };
+    let query = TextQuery { terms, sessions: Vec::new(), limit: 1000, ..TextQuery::default() };
     store.backend().search(store.workspace(), query).await.unwrap().expect("sqlite has a text index")
 }
 
@@ -119,10 +119,10 @@ async fn hits_say_where_and_the_better_comes_first() {
     assert_eq!(hits.len(), 2);
     assert_eq!((hits[0].at, hits[0].session), (receipt.first, two.id()));
     assert!(hits[0].score > hits[1].score);
-    let only = TextQuery { terms: vec![word("wombat")], sessions: vec![one.id()], limit: 10 };
+    let only = TextQuery { terms: vec![word("wombat")], sessions: vec![one.id()], limit: 10, ..TextQuery::default() };
     let hits = store.backend().search(store.workspace(), only).await.unwrap().unwrap();
     assert_eq!(hits.iter().map(|hit| hit.session).collect::<Vec<_>>(), [one.id()]);
-    let few = TextQuery { terms: vec![word("wombat")], sessions: Vec::new(), limit: 1 };
+    let few = TextQuery { terms: vec![word("wombat")], sessions: Vec::new(), limit: 1, ..TextQuery::default() };
     assert_eq!(store.backend().search(store.workspace(), few).await.unwrap().unwrap().len(), 1);
 }
 
@@ -161,7 +161,7 @@ async fn every_timeline_is_searched_once() {
     options.options.text_index = false;
     let store = options.open().await;
     create(&store).await.append(step(1)).await.unwrap();
-    let query = TextQuery { terms: vec![word("step")], sessions: Vec::new(), limit: 10 };
+    let query = TextQuery { terms: vec![word("step")], sessions: Vec::new(), limit: 10, ..TextQuery::default() };
     assert_eq!(store.backend().search(store.workspace(), query).await.unwrap(), None, "there is no index to ask");
 }
 

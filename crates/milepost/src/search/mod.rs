@@ -8,7 +8,7 @@ mod scan;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use milepost_model::{Message, Position, Role, Seq, Session, SessionId, Timestamp};
-use milepost_store::backend::{Term, TextQuery};
+use milepost_store::backend::{Term, TextGap, TextQuery};
 use milepost_store::{MessageQuery, SessionQuery, StoredMessage};
 use serde::Serialize;
 
@@ -134,9 +134,8 @@ pub(crate) struct Rough {
     pub score: f64,
 }
 
-/// Up to so many sessions are named to the index; of more, hits are sifted afterwards.
-const NAMED_SESSIONS: usize = 5000;
-/// The index is asked for at most so many hits, however many are sifted out.
+/// The index is asked for at most so many hits. When those of sessions that are not looked at (in the trash, hidden) are
+/// more, every message is read instead.
 const MOST_ASKED: usize = 100_000;
 
 impl Milepost {
@@ -148,17 +147,20 @@ impl Milepost {
         let why = match () {
             () if query.substring => Some("substrings are in no index"),
             () if terms.has_unspaced() => Some("words of this script are not separated, and so not in the index"),
+            () if terms.has_signs() => Some("signs and emoji are in no index"),
             () if self.store().is_encrypted() => Some("the workspace is encrypted and has no index in clear"),
             () if !has_index => Some("this store has no text index"),
             () => None,
         };
         let mut sessions = Sessions::default();
-        let (rough, more, how) = match why {
+        let by_index = match why {
+            None => self.by_index(query, &terms, limit, &mut sessions).await?,
+            Some(_) => None,
+        };
+        let (rough, more, how) = match by_index {
+            Some((rough, more)) => (rough, more, How::Index),
             None => {
-                let (rough, more) = self.by_index(query, &terms, limit, &mut sessions).await?;
-                (rough, more, How::Index)
-            }
-            Some(why) => {
+                let why = why.unwrap_or("too many of the hits are in sessions that are not searched");
                 let scanned = self.by_scan(query, &terms, limit).await?;
                 sessions.unread = scanned.unread;
                 (scanned.hits, scanned.more, How::Scan { why: why.to_owned(), messages: scanned.messages })
@@ -171,28 +173,34 @@ impl Milepost {
         Ok(Found { hits, more, how, unread: sessions.unread.into_iter().collect() })
     }
 
+    /// The hits by the index, and whether there are more; none when it would have to be asked for too many.
     async fn by_index(
         &self,
         query: &SearchQuery,
         terms: &Terms,
         limit: usize,
         known: &mut Sessions,
-    ) -> Result<(Vec<Rough>, bool)> {
+    ) -> Result<Option<(Vec<Rough>, bool)>> {
         let wanted = self.sessions_of(query).await?;
         if let Some(wanted) = &wanted {
             known.heirs = self.heirs(wanted).await?;
         }
         let own: Option<HashSet<SessionId>> = wanted.map(|all| all.iter().map(|session| session.id).collect());
         let named: Vec<SessionId> = match &own {
-            Some(ids) if ids.is_empty() => return Ok((Vec::new(), false)),
+            Some(ids) if ids.is_empty() => return Ok(Some((Vec::new(), false))),
             Some(ids) => ids.iter().copied().chain(known.heirs.sessions()).collect(),
             None => Vec::new(),
         };
-        // Of more, hits are sifted.
-        let named = if named.len() <= NAMED_SESSIONS { named } else { Vec::new() };
         let mut ask = (limit + 1).max(64);
         loop {
-            let text = TextQuery { terms: terms.indexed(), sessions: named.clone(), limit: ask };
+            let text = TextQuery {
+                terms: terms.indexed(),
+                sessions: named.clone(),
+                role: query.role.as_ref().map(ToString::to_string),
+                from: query.from,
+                to: query.to,
+                limit: ask,
+            };
             let found = self.store().backend().search(self.store().workspace(), text).await?.unwrap_or_default();
             let is_all = found.len() < ask;
             let mut kept = Vec::new();
@@ -213,13 +221,39 @@ impl Milepost {
                     kept.push(Rough { session, at: hit.at, score: hit.score });
                 }
             }
-            if kept.len() > limit || is_all || ask >= MOST_ASKED {
-                let more = kept.len() > limit || !is_all;
+            if kept.len() > limit || is_all {
+                let more = kept.len() > limit;
                 kept.truncate(limit);
-                return Ok((kept, more));
+                self.tell_gaps(own.as_ref(), known).await?;
+                return Ok(Some((kept, more)));
+            }
+            if ask >= MOST_ASKED {
+                return Ok(None);
             }
             ask = (ask * 8).min(MOST_ASKED);
         }
+    }
+
+    /// Names the sessions of which the index lacks something.
+    async fn tell_gaps(&self, own: Option<&HashSet<SessionId>>, known: &mut Sessions) -> Result<()> {
+        for (id, gap) in self.store().backend().text_gaps(self.store().workspace()).await? {
+            let is_looked_at = match own {
+                Some(own) => own.contains(&id),
+                None => known.get(self, id).await?.is_some_and(|found| !found.hidden && found.trashed.is_none()),
+            };
+            if is_looked_at {
+                let why = match gap {
+                    TextGap::Damaged => {
+                        "some of its entries are damaged, and what they say was not searched: verify it"
+                    }
+                    TextGap::Cut => {
+                        "of a message longer than 1 MiB only the beginning is indexed: as a substring all of it is searched"
+                    }
+                };
+                known.unread.entry(id).or_insert_with(|| why.to_owned());
+            }
+        }
+        Ok(())
     }
 
     /// The sessions that a search is limited to; none when it is not. What is in the trash is not searched.

@@ -3,6 +3,8 @@
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
 
+use milepost_store::words::{is_unspaced, spaced};
+
 use super::SearchQuery;
 use crate::error::{Error, Result};
 
@@ -59,7 +61,7 @@ impl Terms {
             };
             rest = after;
             let words = words(part);
-            if !words.is_empty() {
+            if !words.is_empty() || part.chars().any(is_sign) {
                 terms.push(Term { text: part.trim_end_matches('*').to_owned(), prefix: star, words });
             }
         }
@@ -83,6 +85,11 @@ impl Terms {
         self.terms.iter().any(|term| term.text.chars().any(is_unspaced))
     }
 
+    /// Whether some of it is a sign, which no index has.
+    pub fn has_signs(&self) -> bool {
+        self.terms.iter().any(|term| term.text.chars().any(is_sign))
+    }
+
     /// How often a text has what is looked for; none when something is missing.
     pub fn matches(&self, text: &str) -> Option<u64> {
         if let Some(wanted) = &self.substring {
@@ -92,7 +99,7 @@ impl Terms {
         let has = words(text);
         let mut total = 0;
         for term in &self.terms {
-            let count = match term.text.chars().any(is_unspaced) {
+            let count = match term.text.chars().any(|c| is_unspaced(c) || is_sign(c)) {
                 true => fold(text).matches(fold(&term.text).as_str()).count(),
                 false => term.count(&has),
             };
@@ -122,18 +129,23 @@ fn fold(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
     }
-    text.nfd().filter(|c| !is_combining_mark(*c)).flat_map(char::to_lowercase).nfc().collect()
+    // Voicing marks are no accents: without them パパ would be ハハ.
+    let is_accent = |c: char| is_combining_mark(c) && !matches!(c, '\u{3099}' | '\u{309a}');
+    text.nfd().filter(|c| !is_accent(*c)).flat_map(char::to_lowercase).nfc().collect()
 }
 
 fn words(text: &str) -> Vec<String> {
-    fold(text).split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    fold(&spaced(text))
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
-/// Han, Hiragana, Katakana, Thai, Lao, Khmer, Burmese.
-fn is_unspaced(c: char) -> bool {
-    matches!(u32::from(c),
-        0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF | 0x3040..=0x30FF | 0x3400..=0x4DBF | 0x4E00..=0x9FFF
-        | 0xF900..=0xFAFF | 0x20000..=0x3FFFF)
+/// Whether a sign stands for something by itself: an arrow, a symbol, an emoji. No index of words has it.
+fn is_sign(c: char) -> bool {
+    !c.is_alphanumeric()
+        && matches!(u32::from(c), 0x20A0..=0x20CF | 0x2100..=0x214F | 0x2190..=0x2BFF | 0x1F000..=0x1FBFF)
 }
 
 #[cfg(test)]
@@ -155,6 +167,25 @@ mod tests {
         assert_eq!(count("cafe", "Un café, s'il vous plaît"), Some(1));
         assert_eq!(count("東京", "明日は東京へ行く"), Some(1));
         assert_eq!(count("\"never closed", "it was never closed"), Some(1));
+    }
+
+    #[test]
+    fn words_inside_of_scripts_without_spaces_are_words() {
+        let text = "我们使用PostgreSQL数据库和SQLite";
+        assert_eq!(count("PostgreSQL", text), Some(1));
+        assert_eq!(count("sqlite", text), Some(1));
+        assert_eq!(count("sql", text), None);
+        assert_eq!(count("postgre*", text), Some(1));
+        assert_eq!(count("数据库 PostgreSQL", text), Some(2));
+    }
+
+    #[test]
+    fn voicing_marks_and_signs_count() {
+        assert_eq!(count("ハハ", "パパとママ"), None);
+        assert_eq!(count("パパ", "ハ\u{309a}ハ\u{309a}とママ"), Some(1));
+        assert_eq!(count("🚀", "deployed 🚀 at last"), Some(1));
+        assert_eq!(count("deployed 🚀", "deployed at last"), None);
+        assert_eq!(count("❤", "with ❤\u{fe0f}"), Some(1));
     }
 
     #[test]

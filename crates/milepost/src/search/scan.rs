@@ -154,5 +154,5 @@ impl Milepost {
 }
 
 fn matching(query: &SearchQuery, terms: &Terms, stored: &StoredMessage) -> Option<u64> {
-    if fits(query, stored) { terms.matches(&stored.message.text()) } else { None }
+    if fits(query, stored) { terms.matches(&stored.message.search_text()) } else { None }
 }

@@ -50,6 +50,39 @@ pub async fn check(milepost: &Milepost) {
     assert!(found(milepost, query("zebra")).await.is_empty());
 }
 
+/// Words, signs and calls that an index of plain words would pass over.
+pub async fn check_scripts(milepost: &Milepost) {
+    let session = milepost.create(NewSession::titled("Scripts")).await.unwrap();
+    for text in ["我们使用PostgreSQL数据库和SQLite", "パパとママ", "deployed 🚀 at last"] {
+        session.append(user(text)).await.unwrap();
+    }
+    let mut beside = assistant("calling");
+    beside.extra.insert(
+        "toolCalls".into(),
+        serde_json::json!([{"id": "zebracall", "name": "grepfiles", "arguments": {"pattern": "wombat"}}]),
+    );
+    beside.extra.insert("toolResults".into(), serde_json::json!([{"callId": "zebracall", "output": "found marmots"}]));
+    session.append(beside).await.unwrap();
+    let mut other = assistant("");
+    let call = serde_json::json!([{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"q\":\"ibexes\"}"}}]);
+    other.extra.insert("tool_calls".into(), call);
+    session.append(other).await.unwrap();
+    let query = SearchQuery::new;
+    let mixed = "我们使用PostgreSQL数据库和SQLite";
+    assert_eq!(found(milepost, query("PostgreSQL")).await, [mixed]);
+    assert_eq!(found(milepost, query("sqlit*")).await, [mixed]);
+    assert_eq!(found(milepost, query("数据库 postgresql")).await, [mixed]);
+    assert!(found(milepost, query("ハハ")).await.is_empty());
+    assert_eq!(found(milepost, query("パパ")).await, ["パパとママ"]);
+    assert_eq!(found(milepost, query("🚀")).await, ["deployed 🚀 at last"]);
+    assert!(found(milepost, query("deployed 🎉")).await.is_empty());
+    for text in ["grepfiles", "wombat", "marmots"] {
+        assert_eq!(found(milepost, query(text)).await, ["calling"], "{text}");
+    }
+    assert_eq!(found(milepost, query("ibexes")).await, [""]);
+    assert!(found(milepost, query("zebracall")).await.is_empty(), "what only names a call");
+}
+
 #[tokio::test]
 async fn the_index_and_the_scan_find_the_same() {
     let scratch = Scratch::new();
@@ -57,6 +90,7 @@ async fn the_index_and_the_scan_find_the_same() {
     fill(&milepost).await;
     check(&milepost).await;
     assert_eq!(milepost.search(&SearchQuery::new("fox")).await.unwrap().how, How::Index);
+    check_scripts(&milepost).await;
     let mut encrypted = Scratch::new();
     encrypted.options.store.keys.master = Some(MasterKey::from_bytes([7; 32]));
     let milepost = encrypted.open().await;
@@ -64,6 +98,7 @@ async fn the_index_and_the_scan_find_the_same() {
     check(&milepost).await;
     let how = milepost.search(&SearchQuery::new("fox")).await.unwrap().how;
     assert!(matches!(&how, How::Scan { why, messages: 10 } if why.contains("encrypted")), "{how:?}");
+    check_scripts(&milepost).await;
 }
 
 #[tokio::test]
@@ -170,4 +205,86 @@ async fn what_a_branch_shares_is_found_in_it_and_when_the_session_it_came_from_i
     for query in &both {
         assert_eq!(texts(query).await, of_branch, "what was deleted is found only where a branch has it");
     }
+}
+
+#[tokio::test]
+async fn what_is_sifted_is_sifted_by_the_index() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    // The longest text has the worst rank.
+    session.append(milepost::Message::new(Role::System, format!("lorem {}", "ipsum ".repeat(200)))).await.unwrap();
+    for _ in 0..200 {
+        session.append(user("lorem")).await.unwrap();
+    }
+    let query = SearchQuery { role: Some(Role::System), limit: 1, ..SearchQuery::new("lorem") };
+    let found = milepost.search(&query).await.unwrap();
+    assert_eq!((found.hits.len(), found.more, found.how), (1, false, How::Index));
+    let first = found.hits[0].time;
+    let before = SearchQuery { to: Some(first), ..SearchQuery::new("lorem") };
+    assert!(milepost.search(&before).await.unwrap().hits.is_empty());
+    let since = SearchQuery { from: Some(first), limit: 1000, ..SearchQuery::new("lorem") };
+    assert_eq!(milepost.search(&since).await.unwrap().hits.len(), 201);
+}
+
+#[tokio::test]
+async fn one_damaged_checkpoint_does_not_stop_the_search_in_other_sessions() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let mut ids = Vec::new();
+    for text in ["beta one", "beta two"] {
+        let session = milepost.create(NewSession::titled(text)).await.unwrap();
+        session.append(user(text)).await.unwrap();
+        session.checkpoint_labelled("here").await.unwrap();
+        session.append(user("beta after")).await.unwrap();
+        ids.push(session.id());
+        session.release().await.unwrap();
+    }
+    milepost.close().await.unwrap();
+    let database = rusqlite::Connection::open(scratch.path()).unwrap();
+    let sql =
+        "UPDATE entries SET body = zeroblob(length(body)) WHERE id = (SELECT min(id) FROM entries WHERE kind = 3)";
+    assert_eq!(database.execute(sql, []).unwrap(), 1);
+    // As if it had not been indexed yet.
+    database.execute_batch("UPDATE timelines SET indexed = 0; INSERT OR IGNORE INTO unindexed SELECT no FROM timelines; INSERT INTO texts (texts) VALUES ('delete-all')").unwrap();
+    drop(database);
+    let milepost = scratch.open().await;
+    for _ in 0..2 {
+        let found = milepost.search(&SearchQuery::new("beta")).await.unwrap();
+        assert_eq!((found.hits.len(), found.how), (4, How::Index));
+        let named: Vec<_> = found.unread.iter().map(|(id, _)| *id).collect();
+        assert_eq!(named, [ids[0]], "the damaged one is named");
+        let done = milepost.store().reindex().await.unwrap();
+        assert_eq!((done.sessions, done.damaged.len(), done.damaged[0].0), (1, 1, ids[0]));
+    }
+}
+
+#[tokio::test]
+async fn an_index_of_an_older_version_is_made_anew() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    session.append(user("使用PostgreSQL")).await.unwrap();
+    session.release().await.unwrap();
+    assert_eq!(milepost.search(&SearchQuery::new("postgresql")).await.unwrap().hits.len(), 1);
+    milepost.close().await.unwrap();
+    let database = rusqlite::Connection::open(scratch.path()).unwrap();
+    database.execute_batch("DROP TABLE text_gaps; INSERT INTO texts (texts) VALUES ('delete-all')").unwrap();
+    drop(database);
+    let milepost = scratch.open().await;
+    assert_eq!(milepost.search(&SearchQuery::new("postgresql")).await.unwrap().hits.len(), 1);
+    assert!(milepost.store().verify_deep().await.unwrap().is_whole());
+}
+
+#[tokio::test]
+async fn a_text_that_is_indexed_in_part_is_told() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    session.append(user(&format!("{} needle", "straw ".repeat(200_000)))).await.unwrap();
+    let found = milepost.search(&SearchQuery::new("needle")).await.unwrap();
+    assert!(found.hits.is_empty());
+    assert!(found.unread.iter().any(|(id, why)| *id == session.id() && why.contains("1 MiB")), "{:?}", found.unread);
+    let substring = SearchQuery { substring: true, ..SearchQuery::new("needle") };
+    assert_eq!(milepost.search(&substring).await.unwrap().hits.len(), 1);
 }

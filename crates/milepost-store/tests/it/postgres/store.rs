@@ -15,7 +15,7 @@ use crate::support::{START, claim, create, step, user};
 
 pub async fn count(store: &Store, text: &str, prefix: bool) -> usize {
     let terms = vec![Term { text: text.into(), prefix }];
-    let query = TextQuery { terms, sessions: Vec::new(), limit: 1000 };
+    let query = TextQuery { terms, sessions: Vec::new(), limit: 1000, ..TextQuery::default() };
     store.backend().search(store.workspace(), query).await.unwrap().expect("there is a text index").len()
 }
 
@@ -148,7 +148,7 @@ async fn words_are_found_as_in_sqlite() {
         assert_eq!(count(&store, text, prefix).await, hits, "{text:?}");
     }
     let both = ["capybara", "last"].map(|text| Term { text: text.into(), prefix: false }).to_vec();
-    let query = TextQuery { terms: both, sessions: Vec::new(), limit: 9 };
+    let query = TextQuery { terms: both, sessions: Vec::new(), limit: 9, ..TextQuery::default() };
     assert_eq!(store.backend().search(store.workspace(), query).await.unwrap().unwrap().len(), 1, "far apart");
 
     let redactor = Redactor::literal("capybara", "[gone]").unwrap();

@@ -1,5 +1,6 @@
 //! Reading files of unknown origin, within limits.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -83,7 +84,16 @@ pub(super) fn walk(root: &Path, options: &ImportOptions) -> Result<Found> {
     Ok(found)
 }
 
-pub(super) fn read(path: &Path, options: &ImportOptions) -> Result<Vec<Value>> {
+/// What a content held.
+#[derive(Debug, Default)]
+pub(super) struct Documents {
+    /// The JSON documents.
+    pub found: Vec<Value>,
+    /// What could not be taken over as it was.
+    pub notes: Vec<String>,
+}
+
+pub(super) fn read(path: &Path, options: &ImportOptions) -> Result<Documents> {
     let file = fs::File::open(path).map_err(|error| read_error(path, error))?;
     let mut content = Vec::new();
     let max = options.limits.max_file_bytes;
@@ -93,7 +103,7 @@ pub(super) fn read(path: &Path, options: &ImportOptions) -> Result<Vec<Value>> {
 }
 
 /// The JSON documents of a content: one, or one a line.
-pub(super) fn parse(content: &[u8], options: &ImportOptions) -> Result<Vec<Value>> {
+pub(super) fn parse(content: &[u8], options: &ImportOptions) -> Result<Documents> {
     let refuse = |why: String| Error::import(options.name(), why);
     let too_large =
         || refuse(format!("it is larger than {} bytes, the limit max_file_bytes", options.limits.max_file_bytes));
@@ -126,14 +136,34 @@ pub(super) fn parse(content: &[u8], options: &ImportOptions) -> Result<Vec<Value
         return Err(refuse("it is binary, and no form that is known here".to_owned()));
     }
     match serde_json::from_slice::<Value>(content) {
-        Ok(value) => Ok(vec![value]),
+        Ok(value) => Ok(Documents { found: vec![value], notes: Vec::new() }),
+        Err(whole) if let Some(value) = healed(content, &whole) => {
+            Ok(Documents { found: vec![value], notes: vec![HEALED.to_owned()] })
+        }
         Err(whole) => lines(content, options)
             .map_err(|why| refuse(format!("it is neither JSON ({whole}) nor JSON lines ({why})"))),
     }
 }
 
-fn lines(content: &[u8], options: &ImportOptions) -> Result<Vec<Value>, String> {
+const HEALED: &str = "it held half a character (a lone surrogate) or a bare control character, which JSON does not allow: \
+                      U+FFFD stands for the first, the second is kept";
+
+/// A document that only half characters and bare control characters keep from being JSON.
+fn healed(content: &[u8], error: &serde_json::Error) -> Option<Value> {
+    // Several documents, or the end of one that was cut off: nothing to heal.
+    if error.is_eof() || error.to_string().starts_with("trailing characters") {
+        return None;
+    }
+    let text = std::str::from_utf8(content).ok()?;
+    match milepost_context::history::heal_json(text) {
+        Cow::Owned(healed) => serde_json::from_str(&healed).ok(),
+        Cow::Borrowed(_) => None,
+    }
+}
+
+fn lines(content: &[u8], options: &ImportOptions) -> Result<Documents, String> {
     let mut found = Vec::new();
+    let mut notes = Vec::new();
     let all: Vec<&[u8]> = content.split(|byte| *byte == b'\n').collect();
     let last = all.iter().rposition(|line| !line.trim_ascii().is_empty()).unwrap_or(0);
     for (number, line) in all.into_iter().enumerate() {
@@ -147,7 +177,17 @@ fn lines(content: &[u8], options: &ImportOptions) -> Result<Vec<Value>, String> 
             Ok(value) if value.is_object() => found.push(value),
             Ok(_) => return Err(format!("line {} is no object", number + 1)),
             // A log that was being written ends in the middle of a line.
-            Err(error) if number == last && number > 0 && error.is_eof() => {}
+            Err(error) if number == last && number > 0 && error.is_eof() => {
+                notes.push(format!(
+                    "its last line, {}, ends in the middle: {} bytes of it were left out",
+                    number + 1,
+                    line.len()
+                ));
+            }
+            Err(error) if let Some(value) = healed(line, &error).filter(Value::is_object) => {
+                found.push(value);
+                notes.push(format!("line {}: {HEALED}", number + 1));
+            }
             Err(error) => {
                 // The place it names is counted within the line.
                 let (text, column) = (error.to_string(), error.column());
@@ -161,6 +201,14 @@ fn lines(content: &[u8], options: &ImportOptions) -> Result<Vec<Value>, String> 
     }
     match found.is_empty() {
         true => Err("it is empty".to_owned()),
-        false => Ok(found),
+        false => {
+            let more = notes.len().saturating_sub(MAX_NOTES);
+            notes.truncate(MAX_NOTES);
+            notes.extend((more > 0).then(|| format!("{more} more lines held what JSON does not allow")));
+            Ok(Documents { found, notes })
+        }
     }
 }
+
+/// So many lines are named one by one.
+const MAX_NOTES: usize = 10;

@@ -79,7 +79,7 @@ fn order(found: &Value) -> String {
 
 fn object(path: &Path, options: &ImportOptions) -> Result<Option<Value>> {
     match std::fs::symlink_metadata(path) {
-        Ok(about) if about.is_file() => Ok(files::read(path, options)?.into_iter().next()),
+        Ok(about) if about.is_file() => Ok(files::read(path, options)?.found.into_iter().next()),
         _ => Ok(None),
     }
 }

@@ -81,20 +81,23 @@ async fn import_dir(store: &Store, path: &Path, options: &ImportOptions, claim: 
 
 /// Documents of the same session together, in the order of their times.
 fn groups(
-    documents: impl IntoIterator<Item = (String, Vec<Value>)>,
+    documents: impl IntoIterator<Item = (String, files::Documents)>,
     options: &ImportOptions,
     is_dir: bool,
 ) -> Result<Vec<Builder>> {
     let mut by_session: BTreeMap<String, Vec<(Kind, Value)>> = BTreeMap::new();
-    for (name, documents) in documents {
+    let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, files::Documents { found: documents, notes }) in documents {
         if documents.iter().all(detect::is_message) {
             // A log: its messages are one conversation.
             let chat = serde_json::json!({ "messages": documents });
+            told.entry(name.clone()).or_default().extend(notes);
             by_session.entry(name).or_default().push((Kind::Chat, chat));
             continue;
         }
         for (kind, document) in documents.into_iter().flat_map(detect::parts) {
             let key = detect::session_of(&document).unwrap_or_else(|| name.clone());
+            told.entry(key.clone()).or_default().extend(notes.iter().cloned());
             by_session.entry(key).or_default().push((kind, document));
         }
     }
@@ -104,7 +107,9 @@ fn groups(
             continue;
         }
         documents.sort_by_key(|(kind, document)| (*kind, detect::time_of(document), detect::number_of(document)));
+        let notes = told.remove(&original).unwrap_or_default();
         let mut builder = Builder::new(original, options);
+        notes.into_iter().for_each(|note| builder.note(note));
         for (kind, document) in documents {
             convert::add(&mut builder, kind, document)?;
         }

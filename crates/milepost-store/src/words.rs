@@ -1,0 +1,55 @@
+//! Where words begin and end for a search, whoever keeps the index.
+
+use std::borrow::Cow;
+
+/// Whether a letter is of a script that does not separate its words: Han, Hiragana, Katakana, Thai, Lao, Khmer, Burmese.
+/// An index of words has runs of them as one word, so that they are looked for by reading.
+pub fn is_unspaced(c: char) -> bool {
+    matches!(u32::from(c),
+        0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF | 0x3005..=0x3007 | 0x3040..=0x30FF | 0x31F0..=0x31FF
+        | 0x3400..=0x4DBF | 0x4E00..=0x9FFF | 0xF900..=0xFAFF | 0xFF66..=0xFF9F | 0x20000..=0x3FFFF)
+}
+
+/// A text with a space wherever a script that separates words stands beside one that does not: `使用PostgreSQL数据库` has
+/// a word in it.
+pub fn spaced(text: &str) -> Cow<'_, str> {
+    // No letter of such a script has a smaller first byte.
+    if !text.bytes().any(|byte| byte >= 0xE0) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::new();
+    let (mut copied, mut last) = (0, None);
+    for (at, c) in text.char_indices() {
+        let kind = c.is_alphanumeric().then(|| is_unspaced(c));
+        if let (Some(before), Some(now)) = (last, kind)
+            && before != now
+        {
+            out.push_str(text.get(copied..at).unwrap_or_default());
+            out.push(' ');
+            copied = at;
+        }
+        // An accent or a voicing mark belongs to the letter before it.
+        if kind.is_some() || !matches!(c, '\u{300}'..='\u{36f}' | '\u{3099}' | '\u{309a}') {
+            last = kind;
+        }
+    }
+    if copied == 0 {
+        return Cow::Borrowed(text);
+    }
+    out.push_str(text.get(copied..).unwrap_or_default());
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_begin_where_the_script_changes() {
+        assert_eq!(spaced("我们使用PostgreSQL数据库和SQLite3"), "我们使用 PostgreSQL 数据库和 SQLite3");
+        assert_eq!(spaced("v2版"), "v2 版");
+        for same in ["", "plain text", "naïve café", "数据库", "Привет мир", "か\u{3099}き"] {
+            assert!(matches!(spaced(same), Cow::Borrowed(_)), "{same}");
+        }
+    }
+}
