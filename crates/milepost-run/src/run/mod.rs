@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use milepost::{Event, Milepost, NewSession, Resume, Session, SessionId, State, Timestamp};
+use milepost::{Event, Milepost, NewSession, Point, Resume, Session, SessionId, State, Timestamp};
 use milepost_models::{Cancel, Model, Piece, Timer};
 use serde_json::{Map, Value, json};
 
@@ -272,7 +272,7 @@ impl Runner {
 
     /// The graph that a session's run was begun with.
     pub async fn recorded(&self, id: SessionId) -> Result<Graph> {
-        self.recorded_graph(&self.engine.store().state(id).await.map_err(milepost::Error::from)?)
+        self.recorded_graph(&self.whole_state(id).await?.0)
     }
 
     /// Goes on with a run. Without a graph it goes on with the one it was begun with. `settle` says what somebody found
@@ -284,7 +284,8 @@ impl Runner {
         graph: Option<&Graph>,
         settle: &BTreeMap<String, Settle>,
     ) -> Result<(End, Changes)> {
-        let state = self.state_to_resume(id, &how).await?;
+        let (state, point) = self.whole_to_resume(id, &how).await?;
+        let how = Resume { point, ..how };
         let graph = match graph {
             Some(graph) => graph.clone(),
             None => self.recorded_graph(&state)?,
@@ -293,7 +294,18 @@ impl Runner {
         self.refuse_repeats(id, &graph, &state, &how).await?;
         drop(state);
         // A run reads what is stored, whatever its caller is to be shown.
-        let resumed = self.engine.resume(id, Resume { reveal: false, ..how }).await?;
+        let resumed = self.engine.resume(id, Resume { reveal: false, ..how.clone() }).await?;
+        // The end could be read, and its checkpoint is damaged: the engine went back to an older one by itself.
+        if resumed.moved && how.point == Point::Latest {
+            let is_fine = match self.accept(id, &graph, &resumed.state, &how).await {
+                Ok(_) => self.refuse_repeats(id, &graph, &resumed.state, &how).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = is_fine {
+                resumed.session.release().await?;
+                return Err(error);
+            }
+        }
         let end = Box::pin(self.run(resumed.session, graph, &resumed.state, settle, !changes.is_empty())).await?;
         Ok((end, changes))
     }

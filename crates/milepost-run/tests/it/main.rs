@@ -7,6 +7,7 @@ mod back;
 mod budgets;
 mod chats;
 mod checking;
+mod damage;
 mod drawing;
 mod expressions;
 mod files;
