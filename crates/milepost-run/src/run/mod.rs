@@ -29,7 +29,7 @@ use milepost_models::{Cancel, Model, Piece, Timer};
 use serde_json::{Map, Value, json};
 
 pub use action::{Action, Failed, OpenBecause, OpenPart, Step};
-pub use actions::{Answer, Answered, answer, change_answer};
+pub use actions::{Answer, Answered, answer, change_answer, end_commands};
 pub use again::{Again, MergeBack, Merged, merge_back};
 pub use asked::Asked;
 pub use budget::{Budget, Spent};
