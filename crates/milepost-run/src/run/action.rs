@@ -39,6 +39,8 @@ pub struct Step {
     pub(crate) purse: Arc<Purse>,
     /// What templates see.
     pub(crate) names: Arc<Map<String, Value>>,
+    /// The checks of a node, in the order of its file.
+    pub(crate) checks: Arc<[String]>,
 }
 
 impl Step {

@@ -209,6 +209,7 @@ impl Open {
         if let Some(error) = &ended.error {
             told["error"] = error.as_str().into();
         }
+            checks: Arc::default(),
         if matches!(ended.status, Status::Completed | Status::Failed) && entry.attempt > 0 {
             let now = self.parts.engine.source().now();
             let took_ms = u64::try_from(now.since_ms(entry.since)).unwrap_or(0);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use milepost::SessionId;
+use milepost_document::Data;
 use milepost_models::Cancel;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
@@ -257,6 +258,7 @@ fn at_once(number: usize, work: Pin<&mut (impl Future<Output = Ended> + Send)>) 
     match begun {
         Ok(Poll::Ready(ended)) => Some(ended),
         Ok(Poll::Pending) => None,
+            checks: checks(node),
         Err(why) => {
             let said = why.downcast_ref::<&str>().copied().or_else(|| why.downcast_ref::<String>().map(String::as_str));
             let why = format!("its action broke off: it panicked: {}", said.unwrap_or("without a word"));
@@ -276,6 +278,15 @@ fn fill_step(node: &Node, entry: &Entry, names: &Map<String, Value>) -> Result<V
     if let (Value::Object(filled), Some(Value::Object(replaced))) = (&mut filled, &entry.replaced) {
         filled.extend(replaced.clone());
     }
+/// The names of a node's checks, in the order in which they are written.
+fn checks(node: &Node) -> Arc<[String]> {
+    let written = node.written.as_ref().filter(|_| node.action == "checks").and_then(|written| written.get("checks"));
+    match written.map(|checks| &checks.data) {
+        Some(Data::Map(all)) => all.iter().map(|(name, ..)| name.clone()).collect(),
+        _ => Arc::default(),
+    }
+}
+
     Ok(filled)
 }
 
