@@ -76,7 +76,9 @@ impl Runner {
             for step in begun(events) {
                 let line = happened.as_ref().and_then(|ledger| ledger.line(&step.name));
                 let had = match line.filter(|line| line.key == step.key) {
-                    Some(line) => matches!(line.status, Status::Completed | Status::Running | Status::Uncertain),
+                    Some(line) => {
+                        line.happened || matches!(line.status, Status::Completed | Status::Running | Status::Uncertain)
+                    }
                     // The ledger has forgotten it: another round of a loop has begun.
                     None => step.had,
                 };
@@ -175,7 +177,7 @@ fn begun(events: impl Iterator<Item = Event>) -> Vec<Begun> {
         let (Some(name), Some(key)) = (text("node"), text("key")) else { continue };
         let had = match event.kind.as_str() {
             "step_intent" | "step_uncertain" => true,
-            "step_outcome" => flag("ok").unwrap_or(true),
+            "step_outcome" => flag("ok").unwrap_or(true) || flag("effect").unwrap_or(false),
             "step_settled" => flag("happened").unwrap_or(true),
             _ => continue,
         };

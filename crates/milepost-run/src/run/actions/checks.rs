@@ -65,7 +65,8 @@ fn is_passed(result: &Value) -> bool {
     result.get("passed") == Some(&Value::Bool(true))
 }
 
-/// What failed, without the numbers in it: times and addresses differ from run to run.
+/// What failed, without what differs from run to run whatever is done: lengths of time, moments, addresses, long numbers. Other
+/// numbers count: when they move, something was mended.
 fn signature(results: &[Value]) -> Vec<(String, String)> {
     let failed = results.iter().filter(|result| !is_passed(result));
     let plain = |result: &Value| {
@@ -84,7 +85,6 @@ fn signature(results: &[Value]) -> Vec<(String, String)> {
     failed.map(plain).collect()
 }
 
-fn names(results: &[Value], passed: bool) -> Vec<&str> {
 /// A number of so many digits is an address, a moment or an id (6).
 const LONG_DIGITS: usize = 6;
 /// Units of time.
@@ -110,6 +110,7 @@ fn is_fleeting(word: &str, after: &str) -> bool {
     is_hex || has_unit || is_moment || is_long
 }
 
+fn names(results: &[Value], passed: bool) -> Vec<&str> {
     let all = results.iter().filter(|result| is_passed(result) == passed);
     all.filter_map(|result| text(result, "name")).collect()
 }
@@ -154,6 +155,7 @@ impl Checks {
                         (given.get("code").cloned().unwrap_or_default(), said)
                     }
                     Err(Failed::Transient(why) | Failed::Fatal(why) | Failed::Uncertain(why)) => (Value::Null, why),
+                    Err(Failed::AfterEffect(after)) => (Value::Null, after.why),
                     Err(other) => return Err(other),
                 };
                 let passes = super::numbers(with, "passes").unwrap_or_else(|| vec![0]);
@@ -203,6 +205,11 @@ impl Action for Checks {
     /// Its parts say for themselves what a second time means.
     fn repeat(&self, _: &Value) -> Repeat {
         Repeat::Idempotent
+    }
+
+    /// Its key goes to nobody.
+    fn is_keyed(&self) -> bool {
+        false
     }
 
     async fn run(&self, step: Step) -> Result<Value, Failed> {
