@@ -10,6 +10,7 @@ mod care;
 mod chats;
 mod crash;
 mod demo;
+mod ends;
 mod figures;
 mod flags;
 mod graphs;
