@@ -66,13 +66,17 @@ pub fn runtime() -> Result<Runtime> {
     Ok(built.map_err(|error| Failed::system("starting threads", error))?)
 }
 
-/// Runs something until it ends or the person stops it. Who stops it twice does not wait for anything.
+/// How long a run that is stopped twice may take to note how far it came.
+const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Runs something until it ends or the person stops it. Who stops it twice waits for no command: they are ended at once.
 pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>, on: OnInterrupt) -> Result<T> {
     if matches!(on, OnInterrupt::Own) {
         return work.await;
     }
     let mut interrupts = interrupts()?;
     let (tell, told) = tokio::sync::oneshot::channel();
+    let is_told = matches!(on, OnInterrupt::Tell(_));
     // Beside the work, which may not let go.
     tokio::spawn(async move {
         interrupts.recv().await;
@@ -86,6 +90,11 @@ pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>, on: OnI
             _ => drop(tell.send(())),
         }
         interrupts.recv().await;
+        // What ignores a request to end would live on. Whoever ran it notes that, if it takes no longer than a moment.
+        milepost_run::run::end_commands();
+        if is_told {
+            let _ = tokio::time::timeout(LAST_WORDS, interrupts.recv()).await;
+        }
         scratch::clear();
         std::process::exit(INTERRUPTED.into());
     });

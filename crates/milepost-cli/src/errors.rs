@@ -40,6 +40,8 @@ impl std::error::Error for Usage {}
 #[derive(Debug)]
 pub struct Failed {
     code: u8,
+    /// A word for machines, where the code alone says too little.
+    kind: Option<&'static str>,
     text: String,
     ways: Vec<(&'static str, String)>,
 }
@@ -47,7 +49,7 @@ pub struct Failed {
 impl Failed {
     /// What was named is not there.
     pub fn missing(text: impl Into<String>) -> Self {
-        Self { code: 3, text: text.into(), ways: Vec::new() }
+        Self { code: 3, kind: None, text: text.into(), ways: Vec::new() }
     }
 
     /// The same, with commands that find what is there.
@@ -69,7 +71,14 @@ impl Failed {
 
     /// It cannot be done, but something else can: commands, each with what it does.
     pub fn with_ways(text: impl Into<String>, ways: Vec<(&'static str, String)>) -> Self {
-        Self { code: 1, text: text.into(), ways }
+        Self { code: 1, kind: None, text: text.into(), ways }
+    }
+
+    /// The same, with a word of its own for machines.
+    #[must_use]
+    pub fn of_kind(mut self, kind: &'static str) -> Self {
+        self.kind = Some(kind);
+        self
     }
 
     /// The command line makes no sense, and something tells how it would: commands, each with what it does.
@@ -79,7 +88,12 @@ impl Failed {
 
     /// Somebody else holds the session, which `again` takes over.
     pub fn held(error: &StoreError, session: impl std::fmt::Display, again: String) -> Self {
-        Self { code: 4, text: Error::from(error.clone()).to_string(), ways: ways_of_held(&short(session), again) }
+        Self {
+            code: 4,
+            kind: None,
+            text: Error::from(error.clone()).to_string(),
+            ways: ways_of_held(&short(session), again),
+        }
     }
 
     /// Whether what was named is not there.
@@ -89,17 +103,17 @@ impl Failed {
 
     /// Not all that was asked for could be read.
     pub fn damaged(text: impl Into<String>) -> Self {
-        Self { code: 5, text: text.into(), ways: Vec::new() }
+        Self { code: 5, kind: None, text: text.into(), ways: Vec::new() }
     }
 
     /// The store is damaged, and something can be done: commands, each with what it does.
     pub fn damaged_with(text: impl Into<String>, ways: Vec<(&'static str, String)>) -> Self {
-        Self { code: 5, text: text.into(), ways }
+        Self { code: 5, kind: None, text: text.into(), ways }
     }
 
     /// The store cannot be reached.
     pub fn unreachable(text: impl Into<String>) -> Self {
-        Self { code: 7, text: text.into(), ways: Vec::new() }
+        Self { code: 7, kind: None, text: text.into(), ways: Vec::new() }
     }
 }
 
@@ -314,6 +328,7 @@ pub fn report(
     flags: &[(&str, String)],
 ) -> ExitCode {
     let code = code(error);
+    let kind = error.downcast_ref::<Failed>().and_then(|failed| failed.kind).unwrap_or_else(|| kind(code));
     let mut err = std::io::stderr().lock();
     let text = safe(&text(error, only_reads));
     let ways = ways_on(error).into_iter().map(|(name, command)| (name, on_the_same(command, flags)));
@@ -326,7 +341,7 @@ pub fn report(
             writeln!(
                 err,
                 "{}",
-                escaped(&json!({ "error": { "kind": kind(code), "message": text, "try": ways } }).to_string())
+                escaped(&json!({ "error": { "kind": kind, "message": text, "try": ways } }).to_string())
             )
         }
         false => {

@@ -437,6 +437,11 @@ impl Milepost {
         if let milepost_model::Resumable::No(why) = &mark.checkpoint.resumable {
             return Err(self.not_resumable(&mark, why).await);
         }
+        self.branch_at(mark.at, new).await
+    }
+
+    /// Begins a session that shares everything up to and with an entry of another, whether a checkpoint was taken there or not.
+    pub async fn branch_at(&self, at: milepost_model::Position, new: NewSession) -> Result<Session> {
         let NewSession { id, mut patch, state: _, policy } = new;
         self.redaction().patch(&mut patch);
         if let Some(policy) = policy {
@@ -444,7 +449,7 @@ impl Milepost {
             patch.0.insert(crate::session::POLICY_KEY.to_owned(), policy);
         }
         let new = milepost_store::NewSession { id, patch };
-        let writer = self.store().branch(mark.at, new, &self.claim()).await?;
+        let writer = self.store().branch(at, new, &self.claim()).await?;
         let session = Session::hold(self.clone(), writer, None).await?;
         session.begin(Append::new()).await?;
         Ok(session)

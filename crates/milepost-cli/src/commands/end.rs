@@ -40,12 +40,18 @@ async fn next(engine: &Milepost, session: SessionId, graph: &Graph, end: &End) -
             let home = info.branch.map(|_| format!("milepost merge-back {id} --output NODE"));
             [format!("milepost steps {id}")].into_iter().chain(home).collect()
         }
-        End::Paused { .. } => {
+        End::Paused { node, .. } => {
             let ledger = Ledger::read(&state).map_err(told)?;
             let is_denied = |name: &str| runner.asked(&state, graph, name).is_some_and(|asked| asked.is_approval);
             let denied = ledger.nodes().filter(|(name, entry)| entry.status == Status::Failed && is_denied(name));
             let mut next: Vec<String> =
                 denied.map(|(name, _)| format!("milepost approve {id} {name} --change")).collect();
+            // Nobody answered in time: whoever goes on without an answer ends up here again.
+            let is_asked = |name: &str| runner.asked(&state, graph, name).is_some_and(|asked| !asked.is_approval);
+            let is_here = |name: &str| name.split(['/', '#']).next() == node.as_deref();
+            let open = ledger.nodes().filter(|(name, entry)| entry.status == Status::Failed && is_here(name));
+            let open = open.filter(|(name, _)| is_asked(name));
+            next.extend(open.map(|(name, _)| format!("milepost answer {id} {name} VALUE")));
             let forecast = runner.forecast(session, Some(graph)).await.map_err(told)?;
             next.push(match to_raise(&forecast) {
                 Some(flags) => format!("{resume} {flags}"),
@@ -54,7 +60,16 @@ async fn next(engine: &Milepost, session: SessionId, graph: &Graph, end: &End) -
             next.push(format!("milepost steps {id}"));
             next
         }
-        End::Stopped => vec![resume, format!("milepost steps {id}")],
+        End::Stopped => {
+            let ledger = Ledger::read(&state).map_err(told)?;
+            let open: Vec<String> = innermost(&ledger).collect();
+            let mut next: Vec<String> = open.iter().flat_map(|node| settle(&resume, node)).collect();
+            if next.is_empty() {
+                next.push(resume);
+            }
+            next.push(format!("milepost steps {id}"));
+            next
+        }
         End::Waiting { until, what } => {
             let asked = what.iter().filter_map(|(name, _)| Some((name, runner.asked(&state, graph, name)?)));
             let mut next: Vec<String> = asked
@@ -67,12 +82,23 @@ async fn next(engine: &Milepost, session: SessionId, graph: &Graph, end: &End) -
             next.extend(until.map(|_| "milepost work".to_owned()));
             next
         }
-        End::Uncertain { steps } => {
-            let each =
-                |(node, _): &(String, String)| [format!("{resume} --done {node}"), format!("{resume} --again {node}")];
-            steps.iter().flat_map(each).collect()
-        }
+        End::Uncertain { steps } => steps.iter().flat_map(|(node, _)| settle(&resume, node)).collect(),
     })
+}
+
+/// The ways to settle an uncertain step.
+fn settle(resume: &str, node: &str) -> [String; 2] {
+    [format!("{resume} --done {node}"), format!("{resume} --again {node}")]
+}
+
+/// The uncertain steps, but for those that only are because a part of them is.
+fn innermost(ledger: &Ledger) -> impl Iterator<Item = String> {
+    let all: Vec<&str> =
+        ledger.nodes().filter(|(_, entry)| entry.status == Status::Uncertain).map(|(name, _)| name).collect();
+    let is_outer =
+        |name: &str| all.iter().any(|other| other.strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '#'])));
+    let own: Vec<String> = all.iter().filter(|name| !is_outer(name)).map(|name| (*name).to_owned()).collect();
+    own.into_iter()
 }
 
 /// Says how a run ended, and what to do next.
@@ -123,16 +149,28 @@ pub async fn finish(app: &mut App, engine: &Milepost, id: SessionId, graph: &Gra
             }
         }
         End::Uncertain { steps } => {
+            let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
+            let ledger = Ledger::read(&state).map_err(told)?;
             for (node, key) in steps {
+                let failed = ledger.line(&node).filter(|entry| entry.happened).and_then(|entry| entry.error.clone());
                 let node = plain(&node);
-                app.out.note(format!(
-                    "{} {}: nobody knows whether {node} had its effect (its key is {key})",
-                    styles.warn("uncertain"),
-                    short(id)
-                ));
+                let what = match failed {
+                    Some(why) => {
+                        format!("{node} has had its effect, or may have, and failed after it: {}", plain(&why))
+                    }
+                    None => format!("nobody knows whether {node} had its effect"),
+                };
+                app.out.note(format!("{} {}: {what} (its key is {key})", styles.warn("uncertain"), short(id)));
             }
         }
-        End::Stopped => app.out.note(format!("{} {}: it is paused", styles.warn("stopped"), short(id))),
+        End::Stopped => {
+            app.out.note(format!("{} {}: it is paused", styles.warn("stopped"), short(id)));
+            let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
+            for node in innermost(&Ledger::read(&state).map_err(told)?) {
+                let what = format!("nobody knows whether {} had its effect", plain(&node));
+                app.out.note(format!("{} {}: {what}", styles.warn("uncertain"), short(id)));
+            }
+        }
     }
     app.out.note(format!("next: {}", next.join("\n      ")));
     Ok(ExitCode::from(code))

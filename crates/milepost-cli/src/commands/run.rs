@@ -21,14 +21,27 @@ use super::sessions::{key, policy, sets};
 use super::tell::Teller;
 use crate::app::App;
 use crate::args::{HowToRun, ResumeRun, Run};
-use crate::errors::{Failed, Usage};
+use crate::errors::{Failed, Usage, without_advice};
 use crate::out::{plain, shell_word, short};
 
 /// An error of the runner as the command line tells it.
 pub fn told(error: Error) -> anyhow::Error {
     match error {
         Error::Engine(error) => error.into(),
-        error => error.into(),
+        error => match kind(&error) {
+            Some(kind) => Failed::with_ways(error.to_string(), Vec::new()).of_kind(kind).into(),
+            None => error.into(),
+        },
+    }
+}
+
+/// A word for machines for what a run refuses.
+fn kind(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::Changed { .. } => Some("mismatch"),
+        Error::Incompatible { .. } => Some("incompatible"),
+        Error::Repeats { .. } => Some("repeats"),
+        _ => None,
     }
 }
 
@@ -142,7 +155,8 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
         Point::Time(_) => Point::Checkpoint(app.mark(&engine, id, &point).await?.checkpoint.id),
         other => other,
     };
-    let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
+    let (state, damaged) = Runner::new(&engine).whole_state(id).await.map_err(told)?;
+    tell_damaged(app, &damaged);
     if Ledger::graph_text(&state).is_none() {
         let short = short(id);
         return Err(Usage(format!(
@@ -202,6 +216,13 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
     finish(app, &engine, id, &graph, end).await
 }
 
+/// Says what of a session is damaged, and passed over.
+pub fn tell_damaged(app: &App, damaged: &[String]) {
+    for damaged in damaged {
+        app.out.note(format!("{} {}", app.out.styles.warn("warning:"), plain(without_advice(damaged))));
+    }
+}
+
 /// What can be done when a run cannot go on with a file: commands.
 fn with_ways(error: Error, id: SessionId, file: Option<&Path>) -> anyhow::Error {
     let mut ways = Vec::new();
@@ -223,7 +244,7 @@ fn with_ways(error: Error, id: SessionId, file: Option<&Path>) -> anyhow::Error 
         _ => return told(error),
     }
     ways.extend(file.map(|_| ("unchanged", format!("milepost resume {}", short(id)))));
-    Failed::with_ways(error.to_string(), ways).into()
+    Failed::with_ways(error.to_string(), ways).of_kind(kind(&error).unwrap_or("error")).into()
 }
 
 /// How to go on where that would let effects happen again.
@@ -238,7 +259,7 @@ fn with_yes(error: Error, id: SessionId, args: &ResumeRun) -> anyhow::Error {
     }
     let from = args.checkpoint.as_ref().map(|from| with("--checkpoint", from)).unwrap_or_default();
     ways.push(("again", format!("milepost resume {}{same}{from} --repeat-effects", short(id))));
-    Failed::with_ways(error.to_string(), ways).into()
+    Failed::with_ways(error.to_string(), ways).of_kind("repeats").into()
 }
 
 /// The command that goes on with a file from a checkpoint.

@@ -9,7 +9,7 @@ use milepost_run::graph::Graph;
 use milepost_run::run::{Entry, Ledger, Runner, Status};
 use serde_json::{Value, json};
 
-use super::run::told;
+use super::run::{tell_damaged, told};
 use super::tell::seconds;
 use crate::app::App;
 use crate::args::Steps;
@@ -24,7 +24,14 @@ pub async fn events(engine: &Milepost, id: SessionId) -> Result<Vec<(Timestamp, 
 /// The events of a session along its head; and what was said in parts of steps, by their keys. What a part said stands right
 /// before its outcome: both are stored together.
 async fn told_by_log(engine: &Milepost, id: SessionId) -> Result<(Vec<(Timestamp, Event)>, BTreeMap<String, Value>)> {
-    let all = engine.store().entries(id, Seq(0), Seq(u64::MAX)).await.map_err(milepost::Error::from)?;
+    let all = match engine.store().entries(id, Seq(0), Seq(u64::MAX)).await {
+        // What a damaged entry hides is left out; what happened is told all the same.
+        Err(error) if error.is_damage() => {
+            let events = Runner::new(engine).events(id).await.map_err(told)?;
+            return Ok((events, BTreeMap::new()));
+        }
+        all => all.map_err(milepost::Error::from)?,
+    };
     let (mut events, mut said, mut last) = (Vec::new(), BTreeMap::new(), None);
     for entry in all {
         match entry.body {
@@ -87,7 +94,8 @@ impl Gave<'_> {
 pub async fn run(app: &mut App, args: Steps) -> Result<()> {
     let id = app.session(&args.session).await?;
     let engine = app.engine().await?;
-    let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
+    let (state, damaged) = Runner::new(&engine).whole_state(id).await.map_err(told)?;
+    tell_damaged(app, &damaged);
     if Ledger::graph_text(&state).is_none() {
         let short = short(id);
         let what =

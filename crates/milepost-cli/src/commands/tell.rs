@@ -106,6 +106,10 @@ impl Teller {
             "step_uncertain" if flag("runs_again") => {
                 format!("{} it may have run; it runs again under its key", styles.warn("uncertain:"))
             }
+            "step_uncertain" if flag("happened") => {
+                let why = plain(text("why"));
+                format!("{} it has had its effect, or may have, and failed after it: {why}", styles.warn("uncertain:"))
+            }
             "step_uncertain" => {
                 let why = text("why");
                 let why = if why.is_empty() { String::new() } else { format!(" ({})", plain(why)) };

@@ -11,6 +11,7 @@ mod care;
 mod chats;
 mod crash;
 mod demo;
+mod ends;
 mod figures;
 mod flags;
 mod graphs;

@@ -39,6 +39,8 @@ pub struct Step {
     pub(crate) purse: Arc<Purse>,
     /// What templates see.
     pub(crate) names: Arc<Map<String, Value>>,
+    /// The checks of a node, in the order of its file.
+    pub(crate) checks: Arc<[String]>,
 }
 
 impl Step {
@@ -87,6 +89,19 @@ pub enum OpenBecause {
     Uncertain,
 }
 
+/// What is known of an attempt that came to its end and failed all the same.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct After {
+    /// Why it failed.
+    pub why: String,
+    /// What it gave, as far as that can be kept.
+    pub output: Option<Value>,
+    /// It will not work the next time either, also where trying again is harmless.
+    pub is_final: bool,
+    /// Not before a moment: where trying again is harmless, it is tried then.
+    pub until: Option<Timestamp>,
+}
+
 /// Why an attempt did not give a value.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -98,6 +113,16 @@ pub enum Failed {
     /// Nobody knows whether it had its effect: the other side was lost in the middle. It is tried again only where that is
     /// harmless.
     Uncertain(String),
+    /// It had its effect, or may have had, and failed after it: what it gave cannot be used. It is tried again only where that is
+    /// harmless; elsewhere somebody is asked.
+    AfterEffect(Box<After>),
+    /// A part of it was begun as another, and is open: whoever knows its key would take it for the same. It counts as no attempt.
+    Changed {
+        /// The part, by its whole name.
+        node: String,
+        /// What is different.
+        difference: String,
+    },
     /// Not before a moment: a limit. It counts as no attempt.
     Limited {
         /// When to try again.
@@ -125,6 +150,12 @@ pub trait Action: Send + Sync {
     fn repeat(&self, parameters: &Value) -> Repeat {
         let _ = parameters;
         Repeat::Effect
+    }
+
+    /// Whether its key reaches somebody who takes what comes under the same key for the same: then it is never begun with another
+    /// input under a key that was used. Actions that keep their key to themselves say no.
+    fn is_keyed(&self) -> bool {
+        true
     }
 
     /// Whether it never blocks or computes for long, not even before it first waits: then the run may begin it itself, without

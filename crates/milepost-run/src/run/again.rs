@@ -1,17 +1,19 @@
 //! A step run again with other input, on a branch; and what a branch found brought home.
 
-use milepost::{Event, MarkQuery, Milepost, NewSession, Point, SessionId, Together};
+use std::collections::BTreeSet;
+
+use milepost::store::Error as StoreError;
+use milepost::store::backend::Kinds;
+use milepost::{Event, Milepost, NewSession, SessionId, Together};
 use milepost_model::delta::StatePath;
-use milepost_model::{Message, Role, State};
+use milepost_model::{Body, Entry as LogEntry, EntryKind, Message, Position, Role, Seq, State, Timestamp};
 use serde_json::{Map, Value, json};
 
 use super::error::{Error, Result};
-use super::ledger::{Entry, Ledger, Status};
+use super::ledger::{Entry, Ledger};
 use super::{End, Runner};
 use crate::graph::Graph;
 
-/// The most checkpoints that are looked at (1,000).
-const MAX_MARKS: usize = 1000;
 /// The longest summary (64 KiB).
 const MAX_SUMMARY_BYTES: usize = 64 << 10;
 
@@ -68,26 +70,31 @@ impl Runner {
         }
         let last = Ledger::read(&state)?.node(&again.node).map_or(0, |entry| entry.iteration);
         let round = again.round.unwrap_or(last);
-        let query =
-            MarkQuery { resumable: Some(true), oldest_first: true, limit: Some(MAX_MARKS), ..MarkQuery::default() };
-        let mut found = None;
-        for mark in store.marks(id, &query).await.map_err(milepost::Error::from)? {
-            let Ok(before) = store.state_at(mark.at).await else { continue };
-            let Ok(ledger) = Ledger::read(&before) else { continue };
-            let is_begun = ledger.node(&again.node).is_some_and(|entry| {
-                entry.iteration == round
-                    && !matches!(entry.status, Status::Pending | Status::Completed | Status::Skipped)
-            });
-            if is_begun {
-                found = Some(mark);
-                break;
-            }
+        let begun = self.beginnings(id).await?;
+        let is_it = |one: &Beginning| one.node == again.node && one.round == round;
+        let Some(number) = begun.iter().position(is_it) else {
+            let why = format!("round {round} of it was never begun");
+            return Err(Error::refused(what(), why, "choose a step and a round that ran: `steps` lists them"));
+        };
+        let at = begun[number].before;
+        if let Err(error) = store.state_at(at).await {
+            let gone = match &error {
+                StoreError::Pruned { .. } => "was given up when old checkpoints were purged",
+                error if error.is_damage() => "is damaged",
+                _ => return Err(milepost::Error::from(error).into()),
+            };
+            let nearest = self.nearest_whole(&begun, number).await;
+            let instead = match nearest {
+                Some(one) if one.round > 0 => {
+                    format!("run {} of round {} again, the nearest that works", one.node, one.round)
+                }
+                Some(one) => format!("run {} again, the nearest step that works", one.node),
+                None => "no step of it can be run again: begin a new run".to_owned(),
+            };
+            let why = format!("the state with which it began {gone} ({error})");
+            return Err(Error::refused(what(), why, instead));
         }
-        let mark = found.ok_or_else(|| {
-            let why = format!("there is no checkpoint at which round {round} of it had begun and was not done");
-            Error::refused(what(), why, "choose a round that ran, or branch from an older checkpoint")
-        })?;
-        let session = self.engine.branch(id, &Point::Checkpoint(mark.checkpoint.id), new).await?;
+        let session = self.engine.branch_at(at, new).await?;
         let branch = session.id();
         let replaced = (!again.input.is_empty()).then(|| Value::Object(again.input.clone()));
         let mut ledger = Ledger::read(&session.state().await?)?;
@@ -103,6 +110,90 @@ impl Runner {
         let end = Box::pin(self.run(session, graph, &state, &Default::default(), false)).await?;
         Ok((branch, end))
     }
+
+    /// Where the steps of a session began, in order: the log tells it, whichever checkpoints were taken and kept.
+    async fn beginnings(&self, id: SessionId) -> Result<Vec<Beginning>> {
+        let (mut begun, mut seen) = (Vec::new(), BTreeSet::new());
+        let (mut first, mut expected) = (None, None);
+        for entry in self.event_entries(id).await? {
+            // Events that lie beside each other were stored together, before the change of the state that they brought.
+            if expected != Some(entry.at) {
+                first = entry.at.seq.0.checked_sub(1).map(|seq| Position { seq: Seq(seq), ..entry.at });
+            }
+            let Some(Body::Event(event)) = entry.body else { continue };
+            let is_of_step = event.kind.starts_with("step_") || event.kind == "loop_again";
+            expected = is_of_step.then_some(Position { seq: entry.at.seq.next(), ..entry.at });
+            if !matches!(event.kind.as_str(), "step_intent" | "step_outcome") {
+                continue;
+            }
+            let (Some(before), Some(node)) = (first, event.data.get("node").and_then(Value::as_str)) else { continue };
+            let round = event.data.get("iteration").and_then(Value::as_u64).unwrap_or(0);
+            let round = u32::try_from(round).unwrap_or(u32::MAX);
+            // Parts begin with their steps.
+            if !node.contains('/') && seen.insert((node.to_owned(), round)) {
+                begun.push(Beginning { node: node.to_owned(), round, before });
+            }
+        }
+        Ok(begun)
+    }
+
+    /// The events of a session along its head, each with its time, also where other entries are damaged.
+    pub async fn events(&self, id: SessionId) -> Result<Vec<(Timestamp, Event)>> {
+        let told = self.event_entries(id).await?.into_iter().filter_map(|entry| match entry.body {
+            Some(Body::Event(event)) => Some((entry.time, event)),
+            _ => None,
+        });
+        Ok(told.collect())
+    }
+
+    async fn event_entries(&self, id: SessionId) -> Result<Vec<LogEntry>> {
+        let store = self.engine.store();
+        let head = store.session(id).await.map_err(milepost::Error::from)?.head;
+        let lines = store.backend().timelines(store.workspace(), id).await.map_err(milepost::Error::from)?;
+        let length = lines.iter().find(|line| line.id == head).map_or(0, |line| line.length);
+        let Some(last) = length.checked_sub(1) else { return Ok(Vec::new()) };
+        let end = Position { timeline: head, seq: Seq(last) };
+        self.events_until(end, Seq(0)).await
+    }
+
+    /// The events from an entry on up to another, along the timelines that lead there. Entries that are damaged are left out, and
+    /// hide no others.
+    pub(super) async fn events_until(&self, end: Position, from: Seq) -> Result<Vec<LogEntry>> {
+        let store = self.engine.store();
+        let (mut open, mut found) = (vec![(from.0, end.seq.0)], Vec::new());
+        while let Some((first, last)) = open.pop() {
+            let to = Position { seq: Seq(last), ..end };
+            match store.entries_at(to, Seq(first), Kinds::only(EntryKind::Event)).await {
+                Ok(events) => found.extend(events),
+                // The halves beside what is damaged are whole.
+                Err(error) if error.is_damage() && first < last => {
+                    let middle = first + (last - first) / 2;
+                    open.extend([(middle + 1, last), (first, middle)]);
+                }
+                Err(error) if error.is_damage() => {}
+                Err(error) => return Err(milepost::Error::from(error).into()),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The step nearest to one, the later ones first, whose beginning can still be read.
+    async fn nearest_whole<'b>(&self, begun: &'b [Beginning], number: usize) -> Option<&'b Beginning> {
+        for one in begun[number..].iter().chain(begun[..number].iter().rev()) {
+            if self.engine.store().state_at(one.before).await.is_ok() {
+                return Some(one);
+            }
+        }
+        None
+    }
+}
+
+/// Where a step began.
+struct Beginning {
+    node: String,
+    round: u32,
+    /// The last entry before it.
+    before: Position,
 }
 
 /// Brings conclusions of a branch to the session that it was branched from: values of the memory into its memory, outputs

@@ -1,7 +1,7 @@
 //! Going back: what happened after the point from which a run goes on would happen again, and is not let happen in silence.
 
-use milepost::model::{Body, EntryKind};
-use milepost::store::backend::{Kinds, Timeline};
+use milepost::model::Body;
+use milepost::store::backend::Timeline;
 use milepost::{Point, Resume, SessionId};
 use milepost_model::{Event, Position, Seq, State};
 use serde_json::Value;
@@ -33,7 +33,7 @@ impl Runner {
         if self.repeats_effects {
             return Ok(());
         }
-        let steps = self.repeats(id, graph, to, how).await?;
+        let steps = self.repeats_from(id, graph, to, &how.point).await?;
         match steps.is_empty() {
             true => Ok(()),
             false => Err(Error::Repeats { steps }),
@@ -49,12 +49,25 @@ impl Runner {
         to: &State,
         how: &Resume,
     ) -> Result<Vec<(String, String)>> {
+        let (_, point) = self.whole_to_resume(id, how).await?;
+        self.repeats_from(id, graph, to, &point).await
+    }
+
+    async fn repeats_from(
+        &self,
+        id: SessionId,
+        graph: &Graph,
+        to: &State,
+        point: &Point,
+    ) -> Result<Vec<(String, String)>> {
         let mut all = Vec::new();
-        let (left, known) = (self.left_behind(id, to, how).await?, Ledger::read(to)?);
+        let (left, known) = (self.left_behind(id, to, point).await?, Ledger::read(to)?);
         for (end, from) in left {
             let store = self.engine.store();
-            // What cannot be read cannot be asked about.
-            let Ok(entries) = store.entries_at(end, from, Kinds::only(EntryKind::Event)).await else { continue };
+            if from > end.seq {
+                continue;
+            }
+            let entries = self.events_until(end, from).await?;
             let events = entries.into_iter().filter_map(|entry| match entry.body {
                 Some(Body::Event(event)) => Some(event),
                 _ => None,
@@ -63,7 +76,9 @@ impl Runner {
             for step in begun(events) {
                 let line = happened.as_ref().and_then(|ledger| ledger.line(&step.name));
                 let had = match line.filter(|line| line.key == step.key) {
-                    Some(line) => matches!(line.status, Status::Completed | Status::Running | Status::Uncertain),
+                    Some(line) => {
+                        line.happened || matches!(line.status, Status::Completed | Status::Running | Status::Uncertain)
+                    }
                     // The ledger has forgotten it: another round of a loop has begun.
                     None => step.had,
                 };
@@ -78,10 +93,10 @@ impl Runner {
     /// The ends of the timelines on which more happened than on the one that the run goes on with, and the first entries that
     /// are theirs alone: the head, and what follows the checkpoint, when the run is to go back; the timeline before, when the
     /// session was set back.
-    async fn left_behind(&self, id: SessionId, to: &State, how: &Resume) -> Result<Vec<(Position, Seq)>> {
+    async fn left_behind(&self, id: SessionId, to: &State, point: &Point) -> Result<Vec<(Position, Seq)>> {
         let store = self.engine.store();
         let head = store.session(id).await.map_err(milepost::Error::from)?.head;
-        let is_latest = how.point == Point::Latest;
+        let is_latest = *point == Point::Latest;
         let accepted = to.pointer(&format!("/execution/{ACCEPTED}")).and_then(Value::as_str);
         if is_latest && accepted == Some(head.to_string().as_str()) {
             return Ok(Vec::new());
@@ -100,7 +115,7 @@ impl Runner {
                 (head.and_then(end), vec![before])
             }
             false => {
-                let at = self.engine.mark(id, &how.point).await?.at;
+                let at = self.engine.mark(id, point).await?.at;
                 let own = line(at.timeline).filter(|own| own.id != head);
                 (Some(at), vec![line(head), own])
             }
@@ -162,13 +177,14 @@ fn begun(events: impl Iterator<Item = Event>) -> Vec<Begun> {
         let (Some(name), Some(key)) = (text("node"), text("key")) else { continue };
         let had = match event.kind.as_str() {
             "step_intent" | "step_uncertain" => true,
-            "step_outcome" => flag("ok").unwrap_or(true),
+            "step_outcome" => flag("ok").unwrap_or(true) || flag("effect").unwrap_or(false),
             "step_settled" => flag("happened").unwrap_or(true),
             _ => continue,
         };
         if let Some(known) = all.iter_mut().rev().find(|step| step.key == key && step.name == name) {
             known.had = had;
-        } else if event.kind == "step_intent" {
+        } else if event.kind == "step_intent" || event.kind == "step_outcome" && had {
+            // Also where its intent is damaged, or lies before.
             let iteration = event.data.get("iteration").and_then(Value::as_u64).unwrap_or(0);
             all.push(Begun {
                 name: name.to_owned(),

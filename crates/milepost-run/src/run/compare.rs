@@ -258,12 +258,43 @@ pub(super) fn given(how: &Resume) -> BTreeSet<String> {
 impl Runner {
     /// The state that a resume goes on with.
     pub(super) async fn state_to_resume(&self, id: SessionId, how: &Resume) -> Result<State> {
+        Ok(self.whole_to_resume(id, how).await?.0)
+    }
+
+    /// The state that a resume goes on with, and from where: where the end of the session is damaged, from the newest checkpoint that
+    /// is whole, as if somebody had gone back to it.
+    pub(super) async fn whole_to_resume(&self, id: SessionId, how: &Resume) -> Result<(State, Point)> {
         let store = self.engine.store();
-        let state = match how.point {
-            Point::Latest => store.state(id).await,
-            _ => store.state_at(self.engine.mark(id, &how.point).await?.at).await,
+        let (at, point) = match &how.point {
+            Point::Latest => match store.state(id).await {
+                Ok(state) => return Ok((state, Point::Latest)),
+                Err(error) if error.is_damage() => {
+                    let from = self.engine.resume_preview(id, how).await?.from;
+                    let from = from.ok_or_else(|| milepost::Error::from(error))?;
+                    (from.at, Point::Checkpoint(from.checkpoint.id))
+                }
+                Err(error) => return Err(milepost::Error::from(error).into()),
+            },
+            point => (self.engine.mark(id, point).await?.at, point.clone()),
         };
-        Ok(state.map_err(milepost::Error::from)?)
+        Ok((store.state_at(at).await.map_err(milepost::Error::from)?, point))
+    }
+
+    /// A session's state, for whoever only looks: at its end, or at the newest checkpoint that is whole where the end is damaged,
+    /// with what is damaged in words.
+    pub async fn whole_state(&self, id: SessionId) -> Result<(State, Vec<String>)> {
+        let error = match self.engine.store().state(id).await {
+            Ok(state) => return Ok((state, Vec::new())),
+            Err(error) if error.is_damage() => error,
+            Err(error) => return Err(milepost::Error::from(error).into()),
+        };
+        let how = Resume { reopen: true, ..Resume::latest() };
+        let seen = self.engine.resume_preview(id, &how).await?;
+        let Some(from) = seen.from else { return Err(milepost::Error::from(error).into()) };
+        let state = self.engine.store().state_at(from.at).await.map_err(milepost::Error::from)?;
+        let skipped =
+            seen.skipped.iter().map(|skipped| format!("checkpoint {} is passed over: {}", skipped.id, skipped.why));
+        Ok((state, skipped.chain(seen.damaged).collect()))
     }
 
     /// What is different about a graph; an error with the nearest checkpoint that works when the run cannot go on with it.

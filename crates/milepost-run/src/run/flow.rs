@@ -21,18 +21,21 @@ pub(super) fn edge_name(graph: &Graph, edge: &Edge) -> String {
     format!("{}>{}", graph.nodes[edge.from].id, graph.nodes[edge.to].id)
 }
 
-/// Decides the edges that leave a node that is done or failed. `names` is what conditions see.
-pub(super) fn follow(graph: &Graph, ledger: &Ledger, node: usize, names: &Map<String, Value>) -> Followed {
-    let mut followed = Followed::default();
-    let holds = |edge: &Edge| match &edge.when {
+fn holds(edge: &Edge, names: &Map<String, Value>) -> Result<bool, String> {
+    match &edge.when {
         None => Ok(true),
         Some(when) => when
             .holds(names)
             .map_err(|why| format!("the condition of the edge at {} cannot be evaluated: {why}", edge.origin)),
-    };
+    }
+}
+
+/// Decides the edges that leave a node that is done or failed. `names` is what conditions see.
+pub(super) fn follow(graph: &Graph, ledger: &Ledger, node: usize, names: &Map<String, Value>) -> Followed {
+    let mut followed = Followed::default();
     // Loops first: while one goes on, the other edges wait for its last round.
     for (number, edge) in graph.outgoing(node).filter(|(_, edge)| edge.limit.is_some()) {
-        match holds(edge) {
+        match holds(edge, names) {
             Err(why) => followed.stuck = Some(why),
             Ok(false) => {}
             Ok(true) => {
@@ -43,8 +46,9 @@ pub(super) fn follow(graph: &Graph, ledger: &Ledger, node: usize, names: &Map<St
                 }
                 if edge.on_limit == OnLimit::Pause {
                     let name = edge_name(graph, edge);
+                    let times = if limit == 1 { "once".to_owned() } else { format!("{limit} times") };
                     followed.stuck =
-                        Some(format!("the loop {name} ran {limit} times, its limit, and its condition still holds"));
+                        Some(format!("the loop {name} was taken {times}, its limit, and its condition still holds"));
                 }
             }
         }
@@ -52,8 +56,35 @@ pub(super) fn follow(graph: &Graph, ledger: &Ledger, node: usize, names: &Map<St
     if followed.stuck.is_some() {
         return followed;
     }
-    for (number, edge) in graph.outgoing(node).filter(|(_, edge)| edge.limit.is_none()) {
-        match holds(edge) {
+    decide(graph, node, names, |_| true, followed)
+}
+
+/// Decides the edges that leave a node which the run has gone on from, and are new. Its loops were left: what is done is not
+/// done again.
+pub(super) fn follow_new(graph: &Graph, ledger: &Ledger, node: usize, names: &Map<String, Value>) -> Followed {
+    let is_new = |edge: &Edge| ledger.edge(&edge_name(graph, edge)).is_none();
+    decide(graph, node, names, is_new, Followed::default())
+}
+
+/// Whether one of a node's loops keeps the run from going on.
+pub(super) fn is_stuck(graph: &Graph, ledger: &Ledger, node: usize, names: &Map<String, Value>) -> bool {
+    let mut loops = graph.outgoing(node).filter_map(|(_, edge)| Some((edge, edge.limit?)));
+    loops.any(|(edge, limit)| match holds(edge, names) {
+        Err(_) => true,
+        Ok(holds) => holds && edge.on_limit == OnLimit::Pause && ledger.rounds(&edge_name(graph, edge)) >= limit,
+    })
+}
+
+/// Decides edges that close no loop.
+fn decide(
+    graph: &Graph,
+    node: usize,
+    names: &Map<String, Value>,
+    which: impl Fn(&Edge) -> bool,
+    mut followed: Followed,
+) -> Followed {
+    for (number, edge) in graph.outgoing(node).filter(|(_, edge)| edge.limit.is_none() && which(edge)) {
+        match holds(edge, names) {
             Ok(true) => followed.decided.push((number, Decided::Taken)),
             Ok(false) => followed.decided.push((number, Decided::Passed)),
             Err(why) => {

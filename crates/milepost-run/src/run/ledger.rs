@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use milepost::Together;
+use milepost::{Event, Together};
 use milepost_model::delta::StatePath;
 use milepost_model::{State, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -90,6 +90,19 @@ pub struct Entry {
     /// Parameters in place of those that the graph says, for this round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced: Option<Value>,
+    /// Of a node that loops leave: whether the run has gone on from it, or is stuck there. What was left is not decided again.
+    /// Nobody noted it in older ledgers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left: Option<bool>,
+    /// It had its effect, or may have had, and failed after it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub happened: bool,
+    /// Somebody said that it runs again, as it is now: with another input it gets another key.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub free: bool,
+    /// What a part of a step was begun with, while it is open, when that is not much.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub with: Option<Value>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -153,7 +166,21 @@ pub struct Ledger {
     data: Map<String, Value>,
     path: usize,
     is_there: bool,
+    metrics: Metrics,
     changes: Together,
+}
+
+/// The most nodes with failures that are named (1,000).
+const MAX_FAILED_NODES: usize = 1000;
+
+/// What went wrong in a run, as its checkpoints tell it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Metrics {
+    /// How often something that failed was to be tried again.
+    total_retries: u64,
+    /// The nodes that failed at least once, by their whole names.
+    nodes_with_failures: Vec<String>,
 }
 
 impl Ledger {
@@ -163,6 +190,14 @@ impl Ledger {
         for (key, value) in &graph.memory {
             if memory.get(key).is_none() {
                 memory[key] = value.clone();
+            }
+        }
+        let measured = state.section_mut("metrics");
+        if let (Value::Object(known), Ok(Value::Object(none))) =
+            (&mut *measured, serde_json::to_value(Metrics::default()))
+        {
+            for (name, value) in none {
+                known.entry(name).or_insert(value);
             }
         }
         *state.section_mut("execution") = json!({
@@ -207,6 +242,8 @@ impl Ledger {
             data: fields("data").cloned().unwrap_or_default(),
             path: found.and_then(|found| found.get("path")).and_then(Value::as_array).map_or(0, Vec::len),
             is_there: found.is_some(),
+            // What others measured in its place is not counted on.
+            metrics: state.section("metrics").and_then(|found| Metrics::deserialize(found).ok()).unwrap_or_default(),
             changes: Together::default(),
             at,
         };
@@ -216,6 +253,10 @@ impl Ledger {
                 if found.is_some_and(|found| found.get(name).is_none()) {
                     ledger.changes.set.push((ledger.at.path(&[name]), json!({})));
                 }
+            }
+            if state.section("metrics").is_none_or(|found| !found.is_object()) {
+                let none = serde_json::to_value(Metrics::default()).unwrap_or_default();
+                ledger.changes.set.push((StatePath::root().key("metrics"), none));
             }
         }
         Ok(ledger)
@@ -382,6 +423,31 @@ impl Ledger {
             self.path += 1;
             self.changes.gained.push((self.at.path(&["path"]), vec![id.into()]));
         }
+    }
+
+    /// Counts what went wrong, as events tell it; the changes of the state that say so.
+    pub(super) fn count_failures(&mut self, events: &[Event]) -> Vec<(StatePath, Value)> {
+        let before = (self.metrics.total_retries, self.metrics.nodes_with_failures.len());
+        for event in events.iter().filter(|event| event.kind == "step_outcome") {
+            // Parts of agents say neither: the model deals with what fails there.
+            let (is_retried, is_final) = (event.data.contains_key("retry_in_ms"), event.data.contains_key("final"));
+            let Some(node) = event.data.get("node").and_then(Value::as_str).filter(|_| is_retried || is_final) else {
+                continue;
+            };
+            self.metrics.total_retries += u64::from(is_retried);
+            let named = &mut self.metrics.nodes_with_failures;
+            if named.len() < MAX_FAILED_NODES && !named.iter().any(|known| known == node) {
+                named.push(node.to_owned());
+            }
+        }
+        if before == (self.metrics.total_retries, self.metrics.nodes_with_failures.len()) {
+            return Vec::new();
+        }
+        let at = |name: &str| StatePath::root().key("metrics").key(name);
+        vec![
+            (at("total_retries"), self.metrics.total_retries.into()),
+            (at("nodes_with_failures"), self.metrics.nodes_with_failures.iter().map(String::as_str).collect()),
+        ]
     }
 
     pub(super) fn set_error(&mut self, error: Value) {

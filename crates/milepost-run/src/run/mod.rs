@@ -24,12 +24,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use milepost::{Event, Milepost, NewSession, Resume, Session, SessionId, State, Timestamp};
+use milepost::{Event, Milepost, NewSession, Point, Resume, Session, SessionId, State, Timestamp};
 use milepost_models::{Cancel, Model, Piece, Timer};
 use serde_json::{Map, Value, json};
 
-pub use action::{Action, Failed, OpenBecause, OpenPart, Step};
-pub use actions::{Answer, Answered, answer, change_answer};
+pub use action::{Action, After, Failed, OpenBecause, OpenPart, Step};
+pub use actions::{Answer, Answered, answer, change_answer, end_commands};
 pub use again::{Again, MergeBack, Merged, merge_back};
 pub use asked::Asked;
 pub use budget::{Budget, Spent};
@@ -101,6 +101,9 @@ pub type Watch = Arc<dyn Fn(SessionId, &Event) + Send + Sync>;
 /// How often in a row a step may be told to come again later, by a limit that says when, before that is a failed attempt (1,000).
 pub const MAX_LIMITS: u32 = 1000;
 
+/// How long a node's request over HTTP may take unless the node says otherwise with `timeout` (10 minutes).
+pub const HTTP_TIMEOUT_MS: u64 = 600_000;
+
 /// Runs graphs on an engine.
 #[derive(Clone)]
 pub struct Runner {
@@ -112,6 +115,7 @@ pub struct Runner {
     patience_ms: u64,
     grace_ms: u64,
     max_limits: u32,
+    http_timeout_ms: u64,
     budget: Option<Budget>,
     repeats_effects: bool,
     heard: Option<OnPiece>,
@@ -131,6 +135,7 @@ impl Runner {
             patience_ms: 5000,
             grace_ms: 5000,
             max_limits: MAX_LIMITS,
+            http_timeout_ms: HTTP_TIMEOUT_MS,
             budget: None,
             repeats_effects: false,
             heard: None,
@@ -185,6 +190,13 @@ impl Runner {
     #[must_use]
     pub fn max_limits(mut self, times: u32) -> Self {
         self.max_limits = times;
+        self
+    }
+
+    /// How long a node's request over HTTP may take that says nothing of it ([`HTTP_TIMEOUT_MS`] by default).
+    #[must_use]
+    pub fn http_timeout_ms(mut self, ms: u64) -> Self {
+        self.http_timeout_ms = ms;
         self
     }
 
@@ -272,7 +284,7 @@ impl Runner {
 
     /// The graph that a session's run was begun with.
     pub async fn recorded(&self, id: SessionId) -> Result<Graph> {
-        self.recorded_graph(&self.engine.store().state(id).await.map_err(milepost::Error::from)?)
+        self.recorded_graph(&self.whole_state(id).await?.0)
     }
 
     /// Goes on with a run. Without a graph it goes on with the one it was begun with. `settle` says what somebody found
@@ -284,7 +296,8 @@ impl Runner {
         graph: Option<&Graph>,
         settle: &BTreeMap<String, Settle>,
     ) -> Result<(End, Changes)> {
-        let state = self.state_to_resume(id, &how).await?;
+        let (state, point) = self.whole_to_resume(id, &how).await?;
+        let how = Resume { point, ..how };
         let graph = match graph {
             Some(graph) => graph.clone(),
             None => self.recorded_graph(&state)?,
@@ -293,7 +306,18 @@ impl Runner {
         self.refuse_repeats(id, &graph, &state, &how).await?;
         drop(state);
         // A run reads what is stored, whatever its caller is to be shown.
-        let resumed = self.engine.resume(id, Resume { reveal: false, ..how }).await?;
+        let resumed = self.engine.resume(id, Resume { reveal: false, ..how.clone() }).await?;
+        // The end could be read, and its checkpoint is damaged: the engine went back to an older one by itself.
+        if resumed.moved && how.point == Point::Latest {
+            let is_fine = match self.accept(id, &graph, &resumed.state, &how).await {
+                Ok(_) => self.refuse_repeats(id, &graph, &resumed.state, &how).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = is_fine {
+                resumed.session.release().await?;
+                return Err(error);
+            }
+        }
         let end = Box::pin(self.run(resumed.session, graph, &resumed.state, settle, !changes.is_empty())).await?;
         Ok((end, changes))
     }
@@ -394,6 +418,11 @@ fn working_directory(state: &State) -> Option<Arc<Path>> {
 fn step_key(session: SessionId, head: &str, name: &str, iteration: u32) -> String {
     let named = json!([session.to_string(), head, name, iteration]);
     milepost_model::Hash(milepost_model::hash_value(&named)).to_string()[..32].to_owned()
+}
+
+/// The key of a step that is begun with another input than the one under this key.
+fn next_key(key: &str) -> String {
+    milepost_model::Hash(milepost_model::hash_value(&json!([key]))).to_string()[..32].to_owned()
 }
 
 fn has_actions(graph: &Graph, actions: &BTreeMap<String, Arc<dyn Action>>) -> Result<()> {

@@ -12,9 +12,13 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::action::{Failed, OpenBecause, OpenPart, Step};
+use super::compare::differences;
 use super::ledger::{At, Ledger, Status};
-use super::{Settle, step_key};
+use super::{Settle, next_key, step_key};
 use crate::graph::actions::Repeat;
+
+/// What a part was begun with is kept while it is open, to tell what is different later, if it has at most so many bytes (4 KiB).
+const MAX_WITH_BYTES: usize = 4 << 10;
 
 /// Something that a part of a step wants stored.
 pub(crate) struct Note {
@@ -77,15 +81,17 @@ pub(crate) struct Ended {
     pub error: Option<String>,
     pub messages: Vec<Message>,
     pub mark: Option<NewMark>,
+    /// It had its effect, or may have had, whatever else is said.
+    pub happened: bool,
 }
 
 impl Ended {
     pub fn completed(output: Option<Value>, messages: Vec<Message>) -> Self {
-        Self { status: Status::Completed, output, error: None, messages, mark: None }
+        Self { status: Status::Completed, output, error: None, messages, mark: None, happened: false }
     }
 
     pub fn failed(why: String, messages: Vec<Message>) -> Self {
-        Self { status: Status::Failed, output: None, error: Some(why), messages, mark: None }
+        Self { status: Status::Failed, output: None, error: Some(why), messages, mark: None, happened: false }
     }
 }
 
@@ -131,6 +137,14 @@ impl Open {
         let now = self.parts.engine.source().now();
         let mut entry = self.ledger.node(part).cloned().unwrap_or_default();
         let mut events = Vec::new();
+        let input = milepost_model::Hash(milepost_model::hash_value(&parameters)).to_string();
+        // Whose input follows from what the run has said, and whose key goes to nobody, is the same whatever it is.
+        let is_keyed = repeat != Repeat::Harmless && !matches!(action, "model" | "agent");
+        let is_other = is_keyed
+            && !entry.input.is_empty()
+            && entry.input != input
+            && entry.timeline == self.parts.head
+            && entry.status != Status::Pending;
         if matches!(entry.status, Status::Running | Status::Uncertain) {
             match self.parts.settle.get(&name).cloned() {
                 Some(Settle::Happened(output)) => {
@@ -143,6 +157,13 @@ impl Open {
                 }
                 None if repeat == Repeat::Effect => {
                     return Err(self.uncertain(part, "its outcome was not recorded").await);
+                }
+                None if is_other => {
+                    let difference = match &entry.with {
+                        Some(with) => differences("", with, &parameters).join("; "),
+                        None => "its parameters are others than those it was begun with".to_owned(),
+                    };
+                    return Err(Failed::Changed { node: name, difference });
                 }
                 None => {
                     events.push(Event::new(
@@ -157,11 +178,15 @@ impl Open {
             entry.timeline.clone_from(&self.parts.head);
             entry.since = now;
             entry.attempt = 0;
+        } else if is_other {
+            // No attempt is open: it is another step, with a key of its own.
+            entry.key = next_key(&entry.key);
         }
         entry.attempt += 1;
         entry.status = Status::Running;
-        (entry.until, entry.error) = (None, None);
-        entry.input = milepost_model::Hash(milepost_model::hash_value(&parameters)).to_string();
+        (entry.until, entry.error, entry.happened) = (None, None, false);
+        entry.input = input;
+        entry.with = Some(&parameters).filter(|with| is_keyed && with.to_string().len() <= MAX_WITH_BYTES).cloned();
         events.push(Event::new(
             "step_intent",
             json!({
@@ -184,6 +209,7 @@ impl Open {
             parts: self.below(part),
             purse: Arc::clone(&of.purse),
             names: Arc::clone(&of.names),
+            checks: Arc::default(),
         };
         self.ledger.set_node(part, entry);
         self.store(events, Vec::new(), None).await?;
@@ -215,7 +241,10 @@ impl Open {
             told["ms"] = took_ms.into();
             entry.took_ms = Some(took_ms);
         }
-        (entry.status, entry.error) = (ended.status, ended.error);
+        if ended.happened {
+            told["effect"] = true.into();
+        }
+        (entry.status, entry.error, entry.happened, entry.with) = (ended.status, ended.error, ended.happened, None);
         self.ledger.set_node(part, entry);
         if let Some(output) = ended.output {
             self.ledger.set_output(part, output);

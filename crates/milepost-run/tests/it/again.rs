@@ -164,6 +164,68 @@ async fn a_step_is_run_again_with_other_input_on_a_branch() {
     assert!(scene.runner(&engine).rerun(id, &refused, None, NewSession::default()).await.is_err());
 }
 
+/// The log knows where a step began, whichever checkpoints were taken and kept.
+#[tokio::test]
+async fn any_step_is_run_again_whatever_checkpoints_there_are() {
+    let step = |id: usize| match id {
+        0 => "  - {id: s0, action: effect}\n".to_owned(),
+        3 => "  - {id: s3, action: set, with: {x: 3}, needs: s2}\n".to_owned(),
+        id => format!("  - {{id: s{id}, action: effect, needs: s{}}}\n", id - 1),
+    };
+    let steps: String = (0..20).map(step).collect();
+    let text = format!("steps:\n{steps}outputs: {{x: memory.x}}\n");
+    for policy in [
+        json!({}),
+        json!({"enabled": false}),
+        json!({"triggers": {"node_start": false, "node_complete": false, "step": false}}),
+        json!({"max_checkpoints_per_session": 10}),
+    ] {
+        let scene = Scene::new();
+        let engine = scene.engine().await;
+        let runner = scene.runner(&engine);
+        let new = NewSession { policy: Some(policy.clone()), ..NewSession::default() };
+        let (id, end) = runner.start(&graph(&text), new).await.unwrap();
+        completed(&end);
+        for node in [0, 1, 3, 12, 19] {
+            let ran = scene.effects.nodes().len();
+            let again = Again { node: format!("s{node}"), ..Again::default() };
+            let done = runner.rerun(id, &again, None, NewSession::default()).await;
+            completed(&done.unwrap_or_else(|error| panic!("s{node} with {policy}: {error}")).1);
+            let ran = scene.effects.nodes().split_off(ran);
+            let wanted: Vec<String> = (node..20).filter(|id| *id != 3).map(|id| format!("s{id}")).collect();
+            assert_eq!(ran, wanted, "s{node} with {policy}");
+        }
+        let again = Again { node: "s3".into(), input: Map::from_iter([("x".into(), 7.into())]), ..Again::default() };
+        let (_, end) = runner.rerun(id, &again, None, NewSession::default()).await.unwrap();
+        assert_eq!(completed(&end)["x"], 7);
+    }
+}
+
+/// What was purged is gone: the nearest step that works is named.
+#[tokio::test]
+async fn a_step_whose_state_was_purged_names_the_nearest_that_works() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let runner = scene.runner(&engine);
+    let step = |id: usize| match id {
+        0 => "  - {id: s0, action: effect}\n".to_owned(),
+        id => format!("  - {{id: s{id}, action: effect, needs: s{}}}\n", id - 1),
+    };
+    let text = format!("steps:\n{}", (0..20).map(step).collect::<String>());
+    let new = NewSession { policy: Some(json!({"max_checkpoints_per_session": 10})), ..NewSession::default() };
+    let (id, _) = runner.start(&graph(&text), new).await.unwrap();
+    let writer = engine.store().write(id, &milepost::store::Claim::new("a test")).await.unwrap();
+    scene.clock.advance_ms(1000);
+    writer.purge(engine.source().now()).await.unwrap();
+    writer.release().await.unwrap();
+    let again = |node: &str| Again { node: node.into(), ..Again::default() };
+    let error = runner.rerun(id, &again("s1"), None, NewSession::default()).await.unwrap_err().to_string();
+    assert!(error.contains("purged"), "{error}");
+    let nearest = error.split("run ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().to_owned();
+    assert!(nearest.starts_with('s') && nearest != "s1", "{error}");
+    completed(&runner.rerun(id, &again(&nearest), None, NewSession::default()).await.unwrap().1);
+}
+
 #[tokio::test]
 async fn an_agent_that_is_run_again_begins_a_conversation_anew() {
     let scene = Scene::new();

@@ -135,3 +135,43 @@ async fn rounds_have_a_limit() {
     let why = "test still failed after 2 rounds, the limit rounds";
     assert_eq!(end, End::Paused { node: Some("mend".into()), why: why.into() });
 }
+
+/// What the check counts moves: that is progress. Times and addresses are none.
+#[tokio::test]
+async fn a_number_that_moves_is_progress() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let lines = scene.dir.path().join("lines").display().to_string();
+    std::fs::write(&lines, "").unwrap();
+    let text = format!(
+        "
+nodes:
+  mend:
+    action: checks
+    with:
+      prompt: Make it pass.
+      tools: [shell]
+      checks: {{test: 'n=$(wc -l < {lines}); test $n -ge 3 || {{ echo only $n lines after $(date +%S%N)ms; exit 1; }}'}}
+outputs: {{rounds: outputs.mend.rounds}}
+"
+    );
+    let script = format!(
+        "replies: [{{calls: [{{name: shell, input: {{command: 'echo x >> {lines}'}}}}]}}, {{text: done}}]\nafter_last: repeat\n"
+    );
+    let (_, end) = scene.scripted(&engine, &script).start(&graph(&text), NewSession::default()).await.unwrap();
+    assert_eq!(completed(&end)["rounds"], 4);
+}
+
+#[tokio::test]
+async fn checks_run_in_the_order_of_the_file() {
+    let scene = Scene::new();
+    let order = scene.dir.path().join("order");
+    let note = |name: &str| format!("{name}: 'echo {name} >> {}'", order.display());
+    let checks = format!("{{{}, {}, {}}}", note("format"), note("build"), note("all"));
+    let text = format!("nodes: {{a: {{action: checks, with: {{prompt: x, checks: {checks}}}}}}}");
+    let engine = scene.engine().await;
+    let runner = scene.scripted(&engine, "replies: [{text: none}]\n");
+    let (_, end) = runner.start(&graph(&text), NewSession::default()).await.unwrap();
+    completed(&end);
+    assert_eq!(std::fs::read_to_string(&order).unwrap(), "format\nbuild\nall\n");
+}

@@ -234,3 +234,32 @@ nodes:
     // It was said once for this timeline.
     assert!(matches!(resume(runner).await.unwrap().0, End::Waiting { .. }));
 }
+
+/// An answer is followed while another branch runs, which waits here for what the answer leads to.
+#[tokio::test]
+async fn an_answer_is_followed_while_other_steps_run() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let dir = scene.dir.path().display().to_string();
+    let text = format!(
+        "
+parallel: 2
+start: [long, q]
+nodes:
+  long: {{action: shell, timeout: 30s, with: {{command: 'touch {dir}/begun; while ! test -e {dir}/told; do sleep 0.02; done'}}}}
+  q: {{action: ask, with: {{question: 'Go on?'}}}}
+  tell: {{action: shell, with: {{command: 'touch {dir}/told'}}, needs: q}}
+"
+    );
+    let runner = scene.runner(&engine);
+    let graph = graph(&text);
+    let (started, ()) = tokio::join!(runner.start(&graph, NewSession::default()), async {
+        while !scene.dir.path().join("begun").exists() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        let id = engine.sessions(&Default::default()).await.unwrap().sessions[0].id;
+        answer(&engine, id, "q", 0, "yes", "kim").await.unwrap();
+        milepost_run::run::wake(&engine, id).await.unwrap();
+    });
+    completed(&started.unwrap().1);
+}

@@ -66,6 +66,14 @@ async fn serve(mut stream: TcpStream, seen: Seen) {
     if path.starts_with("/lost") {
         return;
     }
+    let mut parts = path.split('/').skip(1);
+    if parts.next() == Some("status") {
+        let status = parts.next().unwrap_or_default();
+        let answer =
+            format!("HTTP/1.1 {status} So\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        let _ = stream.write_all(answer.as_bytes()).await;
+        return;
+    }
     let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\nconnection: close\r\n\r\n{\"ok\":true}";
     // The one who asked may have been killed.
     let _ = stream.write_all(answer.as_bytes()).await;

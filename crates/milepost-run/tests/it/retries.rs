@@ -133,6 +133,104 @@ nodes:
     assert!(scene.effects.nodes().is_empty());
 }
 
+/// Nobody knows whether the first request arrived: under its key, another body is a lie.
+#[tokio::test]
+async fn a_step_that_was_cut_off_is_not_repeated_with_another_input_under_its_key() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let text = "memory: {to: kim}\nnodes: {pay: {action: keyed, with: {to: '{{ memory.to }}'}}}\n";
+    let how =
+        |to: &str| Resume { take_over: true, ..Resume::latest() }.set(StatePath::root().key("memory").key("to"), to);
+    let cut_off = || async {
+        let runner = scene.runner(&engine).at_boundary(Arc::new(|n| n == 2));
+        assert!(runner.start(&graph(text), NewSession::default()).await.is_err());
+        scene.clock.advance_ms(1);
+        engine.sessions(&Default::default()).await.unwrap().sessions[0].id
+    };
+    let id = cut_off().await;
+    let refused = scene.runner(&engine).resume(id, how("lee"), None, &BTreeMap::new()).await.unwrap_err();
+    let Error::Changed { node, difference } = &refused else { panic!("{refused}") };
+    assert_eq!((node.as_str(), difference.as_str()), ("pay", "to was \"kim\" and is \"lee\""));
+    assert!(scene.effects.nodes().is_empty());
+    // Whoever says that it runs again means it as it is now: under its key, or with another input under one of its own.
+    for (to, is_same) in [("kim", true), ("lee", false)] {
+        let id = cut_off().await;
+        let key = scene.section(id, "execution").await["nodes"]["pay"]["key"].clone();
+        let settle = BTreeMap::from([("pay".to_owned(), Settle::RunAgain)]);
+        completed(&scene.runner(&engine).resume(id, how(to), None, &settle).await.unwrap().0);
+        let node = scene.section(id, "execution").await["nodes"]["pay"].clone();
+        assert_eq!(node["key"] == key, is_same, "{node}");
+        assert_eq!(node["key"].as_str().unwrap().len(), 32);
+    }
+}
+
+/// The same of a call that an agent made, and of a check.
+#[tokio::test]
+async fn a_part_that_was_cut_off_is_not_repeated_with_another_input_under_its_key() {
+    let calls = "{prompt: go, tools: [{name: put, action: keyed, with: {to: '{{ memory.to }}'}}]}";
+    let checks = "{prompt: go, checks: {put: 'test {{ memory.to }} = kim'}}";
+    for (action, with, part) in [("agent", calls, "a/turn_1.1.put"), ("checks", checks, "a/round_1.put")] {
+        let scene = Scene::new();
+        let engine = scene.engine().await;
+        let text = format!("memory: {{to: kim}}\nnodes: {{a: {{action: {action}, with: {with}}}}}\n");
+        let script = "replies:\n  - {calls: [{name: put, input: {}}]}\n  - {text: done}\n";
+        // Right after the part's intent.
+        let told = Arc::new(std::sync::Mutex::new(false));
+        let (heard, name) = (Arc::clone(&told), part.to_owned());
+        let runner = scene.scripted(&engine, script).watch(Arc::new(move |_, event| {
+            let is_it = event.kind == "step_intent" && event.data["node"] == name.as_str();
+            *heard.lock().unwrap() |= is_it;
+        }));
+        let runner = runner.at_boundary(Arc::new(move |_| *told.lock().unwrap()));
+        assert!(runner.start(&graph(&text), NewSession::default()).await.is_err());
+        let id = engine.sessions(&Default::default()).await.unwrap().sessions[0].id;
+        let how = |to: &str| {
+            Resume { take_over: true, ..Resume::latest() }.set(StatePath::root().key("memory").key("to"), to)
+        };
+        let runner = scene.scripted(&engine, script);
+        let refused = runner.resume(id, how("lee"), None, &BTreeMap::new()).await.unwrap_err();
+        let Error::Changed { node, difference } = &refused else { panic!("{refused}") };
+        assert_eq!(node, part);
+        assert!(difference.contains("kim") && difference.contains("lee"), "{difference}");
+        assert_eq!(scene.status(id).await, "paused");
+        assert!(scene.effects.nodes().iter().all(|node| node != part));
+        completed(&runner.resume(id, how("kim"), None, &BTreeMap::new()).await.unwrap().0);
+    }
+}
+
+/// Refuses for good until it is told otherwise, and remembers every key it was given.
+struct Refuses {
+    keys: Arc<std::sync::Mutex<Vec<String>>>,
+}
+
+#[async_trait]
+impl Action for Refuses {
+    async fn run(&self, step: Step) -> Result<Value, Failed> {
+        let mut keys = self.keys.lock().unwrap();
+        keys.push(step.key);
+        if keys.len() < 4 { Err(Failed::Fatal("refused".to_owned())) } else { Ok(json!(null)) }
+    }
+}
+
+/// A receiver that saw the key takes another body under it for a mistake.
+#[tokio::test]
+async fn a_step_that_failed_for_good_has_another_key_when_its_input_is_another() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let keys: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+    let runner = scene.runner(&engine).action("effect", Arc::new(Refuses { keys: Arc::clone(&keys) }));
+    let text = "memory: {to: kim}\nnodes: {pay: {action: effect, with: {to: '{{ memory.to }}', key: '{{ key }}'}}}\n";
+    let (id, end) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    assert!(matches!(end, End::Paused { .. }), "{end:?}");
+    let path = || StatePath::root().key("memory").key("to");
+    for how in [Resume::latest(), Resume::latest().set(path(), "lee"), Resume::latest()] {
+        runner.resume(id, how, None, &BTreeMap::new()).await.unwrap();
+    }
+    let keys = keys.lock().unwrap().clone();
+    assert_eq!((&keys[0], &keys[2]), (&keys[1], &keys[3]), "the same input has the same key");
+    assert_ne!(keys[1], keys[2]);
+}
+
 #[tokio::test]
 async fn a_step_that_is_another_in_the_graph_is_refused_with_the_difference() {
     let scene = Scene::new();

@@ -94,7 +94,7 @@ async fn a_loop_at_its_limit_pauses_or_goes_on() {
     let End::Paused { node, why } = &end else { panic!("{end:?}") };
     assert_eq!(
         (node.as_deref(), why.as_str()),
-        (Some("count"), "the loop count>work ran 2 times, its limit, and its condition still holds")
+        (Some("count"), "the loop count>work was taken 2 times, its limit, and its condition still holds")
     );
     assert_eq!(scene.status(id).await, "paused");
     assert_eq!(scene.effects.counts()["work"].0, 3);

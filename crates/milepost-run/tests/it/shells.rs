@@ -4,7 +4,7 @@ use milepost_run::run::End;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{Scene, completed};
+use crate::support::{Scene, completed, graph};
 
 async fn shell(with: Value, more: Value) -> (Scene, End, Value) {
     let scene = Scene::new();
@@ -70,7 +70,7 @@ async fn a_command_that_fails_says_how() {
     assert_eq!(output["code"], 3);
     let (_, end, _) = shell(json!({"argv": ["/nowhere/at/all"]}), json!({})).await;
     assert!(matches!(&end, End::Paused { why, .. } if why.contains("cannot be started")), "{end:?}");
-    let (_, end, _) = shell(json!({"command": "echo nonsense", "parse": "json"}), json!({})).await;
+    let (_, end, _) = shell(json!({"command": "echo nonsense", "parse": "json"}), json!({"idempotent": true})).await;
     assert!(matches!(&end, End::Paused { why, .. } if why.contains("not JSON")), "{end:?}");
 }
 
@@ -205,4 +205,24 @@ async fn a_response_without_end_is_cut() {
     let output = scene.section(id, "execution").await["outputs"]["a"].clone();
     assert_eq!((output["body"].as_str().unwrap().len(), &output["truncated"]), (100_000, &json!(true)));
     server.await.unwrap();
+}
+
+/// A server that takes the request and says nothing does not keep a run for ever.
+#[tokio::test]
+async fn a_request_without_an_answer_ends_by_itself() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let silent = tokio::spawn(async move {
+        let mut held = Vec::new();
+        loop {
+            held.push(listener.accept().await.unwrap());
+        }
+    });
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let text = json!({"nodes": {"a": {"action": "http", "retry": 1, "with": {"url": url}}}}).to_string();
+    let runner = scene.runner(&engine).http_timeout_ms(200).grace_ms(200);
+    let (_, end) = runner.start(&graph(&text), milepost::NewSession::default()).await.unwrap();
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("200 ms")), "{end:?}");
+    silent.abort();
 }

@@ -167,3 +167,45 @@ async fn a_checkpoint_that_cannot_be_taken_stops_no_run() {
         marks(&scene, id).await.iter().map(|mark| mark.checkpoint.trigger.as_str().to_owned()).collect();
     assert_eq!((count(&taken, "edge_transition"), count(&taken, "safe_point")), (0, 1), "{taken:?}");
 }
+
+/// A checkpoint says what went wrong so far: how often something was tried again, and which nodes failed.
+#[tokio::test]
+async fn a_checkpoint_counts_what_went_wrong() {
+    let scene = Scene::new();
+    let (id, _) = scene.start("nodes: {fine: {action: effect}}").await;
+    assert_eq!(scene.section(id, "metrics").await, json!({"total_retries": 0, "nodes_with_failures": []}));
+    scene.effects.fail.store(4, std::sync::atomic::Ordering::SeqCst);
+    let text = "
+nodes:
+  sub: {action: graph, with: {graph: {nodes: {in: {action: effect, retry: {attempts: 2, backoff: 1ms}}}}}, on_error: go_on}
+  again: {action: effect, needs: sub, retry: {attempts: 3, backoff: 1ms}}
+";
+    let (id, end) = scene.start(text).await;
+    completed(&end);
+    let metrics = scene.section(id, "metrics").await;
+    assert_eq!(metrics, json!({"total_retries": 3, "nodes_with_failures": ["sub/in", "sub", "again"]}));
+}
+
+/// Whatever else ended last, the checkpoint of a pause names the node that failed.
+#[tokio::test]
+async fn the_checkpoint_of_a_pause_names_the_node_that_failed() {
+    let scene = Scene::new();
+    let dir = scene.dir.path().display().to_string();
+    let text = format!(
+        "
+parallel: 2
+start: [bad, good]
+nodes:
+  bad: {{action: shell, retry: 1, with: {{command: 'while ! test -e {dir}/go; do sleep 0.01; done; exit 1'}}}}
+  good: {{action: shell, timeout: 60s, with: {{command: 'touch {dir}/go; sleep 0.5'}}}}
+  next: {{action: keyed, needs: good}}
+"
+    );
+    let (id, end) = scene.start(&text).await;
+    assert!(matches!(&end, End::Paused { node: Some(node), .. } if node == "bad"), "{end:?}");
+    let marks = marks(&scene, id).await;
+    let last = marks.iter().find(|mark| mark.checkpoint.trigger.as_str() == "pause").unwrap();
+    let state = scene.engine().await.store().state_at(last.at).await.unwrap();
+    let execution = state.section("execution").unwrap();
+    assert_eq!((&execution["current_node"], &execution["next_node"]), (&json!("bad"), &Value::Null));
+}

@@ -204,11 +204,16 @@ impl Agent {
                 // Whether it had its effect is known only if it says so.
                 match timeout(Duration::from_millis(grace_ms), work).await {
                     Ok(Ok(value)) => Ok(value),
+                    Ok(Err(Failed::Transient(_) | Failed::Fatal(_))) => {
+                        return Err(open.rest(name, Failed::Transient("it was told to end".to_owned())).await);
+                    }
+                    _ if repeat == Repeat::Effect => return Err(open.uncertain(name, "it was told to end").await),
                     _ => return Err(Failed::Transient("it was told to end".to_owned())),
                 }
             }
         };
         let mut messages = taken(&said);
+        let mut happened = false;
         let (status, content, error) = match outcome {
             Ok(value) => (Status::Completed, shorten(&value, limit), None),
             Err(Failed::Transient(why) | Failed::Fatal(why)) => (Status::Failed, why.clone(), Some(why)),
@@ -218,6 +223,14 @@ impl Agent {
             }
             Err(Failed::Uncertain(why)) if repeat == Repeat::Effect => return Err(open.uncertain(name, &why).await),
             Err(Failed::Uncertain(why)) => (Status::Failed, why.clone(), Some(why)),
+            Err(Failed::AfterEffect(after)) => match after.until.filter(|_| repeat != Repeat::Effect) {
+                Some(until) => return Err(open.rest(name, Failed::Limited { until, why: after.why }).await),
+                // The model is told, and nothing is repeated by itself.
+                None => {
+                    happened = repeat == Repeat::Effect;
+                    (Status::Failed, after.why.clone(), Some(after.why))
+                }
+            },
             Err(Failed::Waits { until, what }) => {
                 return Err(open.wait(name, OpenBecause::Waits { until, what }).await);
             }
@@ -225,7 +238,7 @@ impl Agent {
         };
         let message = result(call, content, error.is_some()).in_channel(channel(step));
         messages.push(message.clone());
-        open.end(name, Ended { status, output: None, error, messages, mark }).await?;
+        open.end(name, Ended { status, output: None, error, messages, mark, happened }).await?;
         Ok(message)
     }
 }
@@ -235,6 +248,11 @@ impl Action for Agent {
     /// Its parts say for themselves what a second time means.
     fn repeat(&self, _: &Value) -> Repeat {
         Repeat::Idempotent
+    }
+
+    /// Its key goes to nobody.
+    fn is_keyed(&self) -> bool {
+        false
     }
 
     async fn run(&self, step: Step) -> Result<Value, Failed> {

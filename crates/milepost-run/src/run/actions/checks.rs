@@ -47,6 +47,8 @@ fn commands(step: &Step) -> Result<Vec<(String, Value)>, Failed> {
         }
         all.push((name.clone(), parameters));
     }
+    // Whoever writes the quick ones first wants them first.
+    all.sort_by_key(|(name, _)| step.checks.iter().position(|known| known == name).unwrap_or(usize::MAX));
     Ok(all)
 }
 
@@ -63,25 +65,49 @@ fn is_passed(result: &Value) -> bool {
     result.get("passed") == Some(&Value::Bool(true))
 }
 
-/// What failed, without the numbers in it: times and addresses differ from run to run.
+/// What failed, without what differs from run to run whatever is done: lengths of time, moments, addresses, long numbers. Other
+/// numbers count: when they move, something was mended.
 fn signature(results: &[Value]) -> Vec<(String, String)> {
     let failed = results.iter().filter(|result| !is_passed(result));
     let plain = |result: &Value| {
         let said = text(result, "said").unwrap_or_default();
         let mut out = String::new();
-        for c in said.chars() {
-            match c {
-                c if c.is_ascii_digit() => {
-                    if !out.ends_with('#') {
-                        out.push('#');
-                    }
-                }
-                c => out.push(c),
-            }
+        let mut rest = said;
+        while let Some(first) = rest.chars().next() {
+            let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | ':' | '-' | '+' | '_');
+            let end = rest.find(|c| is_part(c) != is_part(first)).unwrap_or(rest.len());
+            let (word, after) = rest.split_at(end);
+            out.push_str(if is_fleeting(word, after) { "#" } else { word });
+            rest = after;
         }
         (text(result, "name").unwrap_or_default().to_owned(), out)
     };
     failed.map(plain).collect()
+}
+
+/// A number of so many digits is an address, a moment or an id (6).
+const LONG_DIGITS: usize = 6;
+/// Units of time.
+const UNITS: [&str; 14] =
+    ["ns", "us", "µs", "ms", "s", "m", "h", "sec", "secs", "second", "seconds", "min", "minutes", "milliseconds"];
+
+/// Whether a word is a length of time, a moment or an address. `after` is what comes after it.
+fn is_fleeting(word: &str, after: &str) -> bool {
+    let number = word.trim_end_matches(['.', ':', '-']);
+    if !number.starts_with(|c: char| c.is_ascii_digit()) {
+        return false;
+    }
+    let is_hex = number.strip_prefix("0x").is_some_and(|hex| hex.chars().all(|c| c.is_ascii_hexdigit()));
+    let digits = number.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let next: String = after.trim_start().chars().take_while(|c| c.is_alphabetic()).collect();
+    let has_unit = UNITS.contains(&digits) || digits.is_empty() && UNITS[3..].contains(&next.as_str());
+    let is_time = |part: &str| {
+        part.len() <= 9 && part.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'Z' | 'T' | '-' | '+'))
+    };
+    let is_moment = number.contains(':') && number.split(':').count() > 2 && number.split(':').skip(1).all(is_time);
+    let is_long = number.chars().filter(char::is_ascii_digit).count() >= LONG_DIGITS
+        && number.chars().all(|c| c.is_ascii_hexdigit() || matches!(c, '.' | '-' | ':' | 'T' | 'Z' | '+'));
+    is_hex || has_unit || is_moment || is_long
 }
 
 fn names(results: &[Value], passed: bool) -> Vec<&str> {
@@ -129,6 +155,7 @@ impl Checks {
                         (given.get("code").cloned().unwrap_or_default(), said)
                     }
                     Err(Failed::Transient(why) | Failed::Fatal(why) | Failed::Uncertain(why)) => (Value::Null, why),
+                    Err(Failed::AfterEffect(after)) => (Value::Null, after.why),
                     Err(other) => return Err(other),
                 };
                 let passes = super::numbers(with, "passes").unwrap_or_else(|| vec![0]);
@@ -178,6 +205,11 @@ impl Action for Checks {
     /// Its parts say for themselves what a second time means.
     fn repeat(&self, _: &Value) -> Repeat {
         Repeat::Idempotent
+    }
+
+    /// Its key goes to nobody.
+    fn is_keyed(&self) -> bool {
+        false
     }
 
     async fn run(&self, step: Step) -> Result<Value, Failed> {

@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 
 use super::{numbers, pairs, text};
 use crate::graph::actions::Repeat;
-use crate::run::action::{Action, Failed, Step};
+use crate::run::action::{Action, After, Failed, Step};
 
 /// How much of a response is kept unless the node says otherwise (1 MiB).
 const MAX_RESPONSE_BYTES: u64 = 1 << 20;
@@ -83,11 +83,16 @@ impl Action for Http {
             let why = format!("the server answered with status {status}");
             // Whoever says when to come again is not asked before, and that is no failed attempt, whatever the status is.
             let now = step.parts.engine.source().now();
-            if let Some(until) = retry_after(response.headers(), now) {
-                return Err(Failed::Limited { until, why });
-            }
-            let is_final = (400..500).contains(&status) && !matches!(status, 408 | 409 | 425 | 429);
-            return Err(if is_final { Failed::Fatal(why) } else { Failed::Transient(why) });
+            let until = retry_after(response.headers(), now);
+            let is_final = !matches!(status, 408 | 409 | 425 | 429 | 500..600);
+            // Who refuses it, or is busy, says that nothing happened. Behind any other answer it may have.
+            let is_refused = matches!(status, 400..500 | 503);
+            return Err(match (is_refused, until, is_final) {
+                (true, Some(until), _) => Failed::Limited { until, why },
+                (true, None, true) => Failed::Fatal(why),
+                (true, None, false) => Failed::Transient(why),
+                (false, until, is_final) => Failed::AfterEffect(Box::new(After { why, output: None, is_final, until })),
+            });
         }
         let headers: Map<String, Value> = response
             .headers()

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use milepost_models::{Tool, http_client};
 use reqwest::header::{HeaderName, HeaderValue};
-use rmcp::model::{CallToolRequestParams, CallToolResult, MetaObject, RequestMetaObject};
+use rmcp::model::{CallToolRequestParams, CallToolResult, ErrorCode, MetaObject, RequestMetaObject};
 use rmcp::service::RunningService;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig};
@@ -28,7 +28,7 @@ use super::group::{Group, confine};
 use super::tools::shorten;
 use super::{pairs, text, texts};
 use crate::graph::limits::MAX_TOOLS;
-use crate::run::action::{Action, Failed, Step};
+use crate::run::action::{Action, After, Failed, Step};
 
 /// The largest message of a server (32 MiB).
 const MAX_MESSAGE_BYTES: usize = 32 << 20;
@@ -125,6 +125,7 @@ impl Server {
         let listed = listed.map_err(|error| match self.failed(&error) {
             // Nothing was to happen.
             Failed::Uncertain(why) => Failed::Transient(why),
+            Failed::AfterEffect(after) => Failed::Fatal(after.why),
             other => other,
         })?;
         let tools = listed.into_iter().take(MAX_TOOLS + 1).map(|tool| Tool {
@@ -147,11 +148,23 @@ impl Server {
     fn failed(&self, error: &ServiceError) -> Failed {
         if self.passed.load(Ordering::Relaxed) {
             let why = format!("the server said more at once than MAX_MESSAGE_BYTES, {MAX_MESSAGE_BYTES}");
-            return Failed::Fatal(why);
+            // The tool has run: it is its answer that is too long.
+            return Failed::AfterEffect(Box::new(After { why, is_final: true, ..After::default() }));
         }
         match error {
             ServiceError::McpError(error) => {
-                Failed::Fatal(format!("the server refused the call: {}", shorten(&error.message.as_ref().into(), 600)))
+                let said = shorten(&error.message.as_ref().into(), 600);
+                match error.code {
+                    ErrorCode::INVALID_REQUEST
+                    | ErrorCode::METHOD_NOT_FOUND
+                    | ErrorCode::INVALID_PARAMS
+                    | ErrorCode::PARSE_ERROR => Failed::Fatal(format!("the server refused the call: {said}")),
+                    // How far the tool came, it does not say.
+                    _ => {
+                        let why = format!("the server failed at the call: {said}");
+                        Failed::AfterEffect(Box::new(After { why, is_final: true, ..After::default() }))
+                    }
+                }
             }
             other => Failed::Uncertain(format!("the server broke off: {}", told(other))),
         }

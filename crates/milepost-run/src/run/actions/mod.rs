@@ -21,6 +21,7 @@ use serde_json::Value;
 use super::Runner;
 use super::action::Action;
 
+pub use group::end_commands;
 pub(super) use model::Models;
 pub use people::{Answer, Answered, answer, change_answer};
 

@@ -117,6 +117,11 @@ impl Action for Ask {
         Repeat::Idempotent
     }
 
+    /// Its key goes to nobody.
+    fn is_keyed(&self) -> bool {
+        false
+    }
+
     async fn run(&self, step: Step) -> Result<Value, Failed> {
         let channel = channel(&step);
         let prompt = Message::new(Role::User, text(&step.parameters, "prompt").unwrap_or_default());

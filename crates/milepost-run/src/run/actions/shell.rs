@@ -13,7 +13,8 @@ use tokio::time::timeout;
 
 use super::group::{Group, confine};
 use super::{numbers, text, texts};
-use crate::run::action::{Action, Failed, Step};
+use crate::run::action::{Action, After, Failed, Step};
+use crate::run::turn::MAX_OUTPUT_BYTES as MAX_GIVEN_BYTES;
 
 /// How much of each stream is kept unless the node says otherwise (1 MiB).
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
@@ -128,9 +129,21 @@ impl Action for Shell {
         let ok = numbers(&step.parameters, "ok").unwrap_or_else(|| vec![0]);
         match status.code() {
             Some(code) if u64::try_from(code).is_ok_and(|code| ok.contains(&code)) => {
-                let value = parsed(text(&step.parameters, "parse"), &stdout)?;
+                let (value, why) = match parsed(text(&step.parameters, "parse"), &stdout) {
+                    Ok(value) => (value, None),
+                    Err(why) => (Value::Null, Some(why)),
+                };
                 let truncated = out.is_cut || err.is_cut;
-                Ok(json!({"code": code, "stdout": stdout, "stderr": stderr, "truncated": truncated, "value": value}))
+                let given =
+                    json!({"code": code, "stdout": stdout, "stderr": stderr, "truncated": truncated, "value": value});
+                match why {
+                    None => Ok(given),
+                    // What it was for, it did.
+                    Some(why) => {
+                        let output = Some(given).filter(|given| given.to_string().len() <= MAX_GIVEN_BYTES);
+                        Err(Failed::AfterEffect(Box::new(After { why, output, ..After::default() })))
+                    }
+                }
             }
             Some(code) => Err(Failed::Transient(format!("it ended with code {code}{}", last_words(&stderr)))),
             // It could not say how far it came.
@@ -139,11 +152,9 @@ impl Action for Shell {
     }
 }
 
-fn parsed(how: Option<&str>, stdout: &str) -> Result<Value, Failed> {
+fn parsed(how: Option<&str>, stdout: &str) -> Result<Value, String> {
     match how {
-        Some("json") => {
-            serde_json::from_str(stdout).map_err(|error| Failed::Transient(format!("its output is not JSON: {error}")))
-        }
+        Some("json") => serde_json::from_str(stdout).map_err(|error| format!("its output is not JSON: {error}")),
         Some("lines") => Ok(stdout.lines().map(Value::from).collect()),
         Some(_) => Ok(Value::from(stdout)),
         None => Ok(Value::Null),

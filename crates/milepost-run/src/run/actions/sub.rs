@@ -55,6 +55,11 @@ impl Action for Sub {
         Repeat::Idempotent
     }
 
+    /// Its key goes to nobody.
+    fn is_keyed(&self) -> bool {
+        false
+    }
+
     async fn run(&self, step: Step) -> Result<Value, Failed> {
         if step.parts.at.depth() > MAX_GRAPHS_DEEP {
             let why = format!("graphs lie inside of each other deeper than MAX_GRAPHS_DEEP, {MAX_GRAPHS_DEEP}");
@@ -103,7 +108,7 @@ impl Action for Sub {
                 Err(Failed::Parts(open.collect()))
             }
             Ok(End::Stopped) => Err(Failed::Transient("it was told to end".to_owned())),
-            Err(error @ Error::Changed { .. }) => Err(Failed::Fatal(error.to_string())),
+            Err(Error::Changed { node, difference }) => Err(Failed::Changed { node, difference }),
             Err(error) => Err(Failed::Transient(error.to_string())),
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use milepost::SessionId;
+use milepost_document::Data;
 use milepost_models::Cancel;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
@@ -18,7 +19,7 @@ use crate::run::compare::differences;
 use crate::run::error::{Error, Result};
 use crate::run::ledger::{Entry, Ledger, Status, scope};
 use crate::run::parts::Parts;
-use crate::run::{fill, flow, step_key};
+use crate::run::{fill, flow, next_key, step_key};
 
 /// A step's number, and how it ended.
 type Ended = (usize, Result<Value, Failed>);
@@ -76,7 +77,26 @@ impl Turn<'_> {
         for number in all.into_iter().take(room) {
             let node = self.graph.nodes[number].clone();
             let mut entry = self.entered(&node);
-            let (parameters, names) = match self.filled(number, &entry) {
+            let mut filled = self.filled(number, &entry);
+            if let Ok((parameters, _)) = &filled {
+                let input = self.input(number, &entry, parameters);
+                let is_same = entry.input.is_empty() || entry.input == input;
+                // Also of a step that may be repeated: whoever knows its key takes another input for the same.
+                if !is_same && self.is_keyed(&node.action, parameters) {
+                    if !entry.free && entry.attempt > 1 {
+                        self.flush().await?;
+                        let difference = self.difference(&node, &entry, parameters).await?;
+                        self.changed = Some(Error::Changed { node: self.name(&node.id), difference });
+                        continue;
+                    }
+                    // No attempt is open: it is another step, with a key of its own.
+                    entry.key = next_key(&entry.key);
+                    entry.since = self.now();
+                    self.seen.remove(&number);
+                    filled = self.filled(number, &entry);
+                }
+            }
+            let (parameters, names) = match filled {
                 Ok(filled) => filled,
                 Err(why) => {
                     self.ledger.set_node(&node.id, entry);
@@ -85,18 +105,8 @@ impl Turn<'_> {
                     continue;
                 }
             };
-            let input = self.input(number, &entry, &parameters);
-            let is_same = entry.input.is_empty() || entry.attempt == 1 || entry.input == input;
-            // Also of a step that may be repeated: whoever knows its key takes another input for the same.
-            if !is_same && !self.is_harmless(&node.action, &parameters) {
-                self.flush().await?;
-                let difference = self.difference(&node, &entry, &parameters).await?;
-                self.changed = Some(Error::Changed { node: self.name(&node.id), difference });
-                continue;
-            }
-            entry.input = input;
-            entry.until = None;
-            entry.error = None;
+            entry.input = self.input(number, &entry, &parameters);
+            (entry.until, entry.error, entry.free, entry.happened) = (None, None, false, false);
             if node.action == "set" {
                 self.ledger.set_node(&node.id, entry);
                 for (key, value) in parameters.as_object().into_iter().flatten() {
@@ -136,7 +146,8 @@ impl Turn<'_> {
             let node = if step.parts.node.is_empty() { &step.node } else { &step.parts.node };
             self.said.insert(number, (Arc::clone(&step.said), node.clone()));
             let node = &self.graph.nodes[number];
-            let (whole, still, grace) = (node.timeout_ms, node.no_progress_ms, self.runner.grace_ms);
+            let whole = node.timeout_ms.or((node.action == "http").then_some(self.runner.http_timeout_ms));
+            let (still, grace) = (node.no_progress_ms, self.runner.grace_ms);
             let is_quick = is_alone && action.is_quick();
             let mut work = Box::pin(async move { (number, attempt(action, step, whole, still, grace).await) });
             if is_quick && let Some(ended) = at_once(number, work.as_mut()) {
@@ -157,6 +168,7 @@ impl Turn<'_> {
             entry.timeline.clone_from(&self.parts.head);
             entry.since = self.now();
             entry.attempt = 0;
+            entry.input.clear();
         }
         entry.again = false;
         entry.attempt += 1;
@@ -246,6 +258,7 @@ impl Turn<'_> {
             parts,
             purse: Arc::clone(&self.purse),
             names,
+            checks: checks(node),
         }
     }
 }
@@ -262,6 +275,15 @@ fn at_once(number: usize, work: Pin<&mut (impl Future<Output = Ended> + Send)>) 
             let why = format!("its action broke off: it panicked: {}", said.unwrap_or("without a word"));
             Some((number, Err(Failed::Uncertain(why))))
         }
+    }
+}
+
+/// The names of a node's checks, in the order in which they are written.
+fn checks(node: &Node) -> Arc<[String]> {
+    let written = node.written.as_ref().filter(|_| node.action == "checks").and_then(|written| written.get("checks"));
+    match written.map(|checks| &checks.data) {
+        Some(Data::Map(all)) => all.iter().map(|(name, ..)| name.clone()).collect(),
+        _ => Arc::default(),
     }
 }
 

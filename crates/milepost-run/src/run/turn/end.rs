@@ -8,8 +8,12 @@ use tokio::time::timeout;
 
 use super::{Log, Turn, after, noted};
 use crate::run::End;
+use crate::run::action::Failed;
 use crate::run::error::{Error, Result};
-use crate::run::ledger::Status;
+use crate::run::ledger::{Entry, Status};
+
+/// How often is looked for answers while other steps run, in milliseconds.
+pub(super) const LOOK_MS: u64 = 1000;
 
 impl Turn<'_> {
     /// Nothing runs. The end of the turn, or none when there is something to begin again.
@@ -18,6 +22,10 @@ impl Turn<'_> {
             return self.stop().await.map(Some);
         }
         if let Some((node, why)) = self.pausing.take() {
+            // Whatever else ended last: a resume enters here.
+            if let Some(node) = &node {
+                self.note_stop(node);
+            }
             self.commit(None).await?;
             let told = node.as_ref().map_or_else(|| why.clone(), |node| format!("{node}: {why}"));
             self.pause(&told).await?;
@@ -55,9 +63,13 @@ impl Turn<'_> {
             })
             .collect();
         if !uncertain.is_empty() {
+            let first =
+                self.ledger.own().find(|(_, entry)| entry.status == Status::Uncertain).map(|(id, _)| id.to_owned());
+            if let Some(first) = first {
+                self.note_stop(&first);
+            }
             self.commit(None).await?;
-            let names: Vec<&str> = uncertain.iter().map(|(id, _)| id.as_str()).collect();
-            let why = format!("nobody knows whether {} had its effect: settle it", names.join(", "));
+            let why = self.open_questions(&uncertain);
             self.pause(&why).await?;
             return Ok(Some(End::Uncertain { steps: uncertain }));
         }
@@ -87,16 +99,45 @@ impl Turn<'_> {
         self.complete().await.map(Some)
     }
 
+    /// Why a run with uncertain steps does not go on.
+    fn open_questions(&self, steps: &[(String, String)]) -> String {
+        let line = |name: &str| self.ledger.node(name.strip_prefix(&self.parts.scope)?);
+        let failed = |name: &str| line(name).filter(|entry| entry.happened).and_then(|entry| entry.error.clone());
+        let unknown: Vec<&str> =
+            steps.iter().map(|(name, _)| name.as_str()).filter(|name| failed(name).is_none()).collect();
+        let failed = steps.iter().filter_map(|(name, _)| {
+            Some(format!("{name} has had its effect, or may have, and failed after it: {}", failed(name)?))
+        });
+        let unknown =
+            (!unknown.is_empty()).then(|| format!("nobody knows whether {} had its effect", unknown.join(", ")));
+        let all: Vec<String> = failed.chain(unknown).collect();
+        format!("{}; settle it", all.join("; "))
+    }
+
+    /// Whether it is worth it to look for answers beside what runs: something waits, and there is room for it.
+    pub(super) fn is_looking(&self) -> bool {
+        let is_open = self.pausing.is_none() && self.changed.is_none() && self.tasks.len() < self.graph.parallel;
+        is_open && self.ledger.waiting().any(|(_, entry)| entry.status == Status::Waiting && entry.limits == 0)
+    }
+
+    /// Tries once more what waits, when somebody answered.
+    pub(super) async fn look(&mut self) -> Result<()> {
+        let waiting: Vec<(String, Option<Timestamp>)> =
+            self.ledger.waiting().map(|(id, entry)| (id.to_owned(), entry.until)).collect();
+        self.look_again(&waiting).await.map(drop)
+    }
+
     /// Somebody answered while other steps ran: what waits is tried once more. True when there is something to try.
     async fn look_again(&mut self, waiting: &[(String, Option<Timestamp>)]) -> Result<bool> {
-        let Log::Session(session) = &self.log else { return Ok(false) };
-        let asked = self.runner.asked_to_wake(session.id()).await?;
+        let asked = self.runner.asked_to_wake(self.parts.session).await?;
         if asked.is_none() || asked == self.heard {
             return Ok(false);
         }
         self.heard = asked;
         for (id, _) in waiting {
-            if let Some(mut entry) = self.ledger.node(id).cloned().filter(|entry| entry.status == Status::Waiting) {
+            // Whoever said when to come again is not asked before, whatever a person answers.
+            let is_open = |entry: &Entry| entry.status == Status::Waiting && entry.limits == 0;
+            if let Some(mut entry) = self.ledger.node(id).cloned().filter(is_open) {
                 (entry.status, entry.until) = (Status::Retrying, None);
                 self.ledger.set_node(id, entry);
             }
@@ -161,21 +202,15 @@ impl Turn<'_> {
                 let Some(ended) = ended else { break };
                 let Ok((number, result)) = ended else { continue };
                 match result {
-                    Ok(output) => {
-                        self.ended(number, Ok(output)).await?;
+                    // Somebody is asked about its parts, or about what it gave.
+                    result @ (Ok(_) | Err(Failed::Parts(_) | Failed::AfterEffect(_))) => {
+                        self.ended(number, result).await?;
                         // The others may take their time.
                         self.flush().await?;
                     }
-                    Err(_) => {
+                    Err(failed) => {
                         self.hear(number);
-                        // It says itself that it did not come to its end: it is tried again, and this was no attempt.
-                        let id = self.graph.nodes[number].id.clone();
-                        let mut entry = self.ledger.node(&id).cloned().unwrap_or_default();
-                        if self.may_repeat(number) {
-                            entry.status = Status::Retrying;
-                            entry.attempt = entry.attempt.saturating_sub(1);
-                            self.ledger.set_node(&id, entry);
-                        }
+                        self.cut_off(number, !matches!(failed, Failed::Uncertain(_)));
                     }
                 }
             }
@@ -186,8 +221,37 @@ impl Turn<'_> {
             return Err(error);
         }
         self.tasks.abort_all();
+        let left: Vec<usize> = self.running.keys().copied().collect();
+        left.into_iter().for_each(|number| self.cut_off(number, false));
+        let uncertain = self.ledger.own().filter(|(_, entry)| entry.status == Status::Uncertain);
+        let uncertain: Vec<(String, String)> =
+            uncertain.map(|(id, entry)| (self.name(id), entry.key.clone())).collect();
+        let why = match uncertain.is_empty() {
+            true => "it was told to stop".to_owned(),
+            false => format!("it was told to stop; {}", self.open_questions(&uncertain)),
+        };
         self.commit(None).await?;
-        self.pause("it was told to stop").await?;
+        self.pause(&why).await?;
         Ok(End::Stopped)
+    }
+
+    /// A step was told to end, and did before it was done. Where it did nothing, or may do it again, it is tried again, and this was
+    /// no attempt; elsewhere nobody knows how far it came, which is noted now and not only when somebody goes on.
+    fn cut_off(&mut self, number: usize, did_nothing: bool) {
+        self.running.remove(&number);
+        let id = self.graph.nodes[number].id.clone();
+        let Some(mut entry) = self.ledger.node(&id).cloned().filter(|entry| entry.status == Status::Running) else {
+            return;
+        };
+        if did_nothing || self.may_repeat(number) {
+            entry.status = Status::Retrying;
+            entry.attempt = entry.attempt.saturating_sub(1);
+        } else {
+            let why = "it was told to end";
+            let told = json!({"node": self.name(&id), "key": entry.key, "runs_again": false, "why": why});
+            self.event("step_uncertain", told);
+            (entry.status, entry.error) = (Status::Uncertain, Some(why.to_owned()));
+        }
+        self.ledger.set_node(&id, entry);
     }
 }

@@ -84,6 +84,12 @@ impl Turn<'_> {
         }
     }
 
+    /// Notes that the run stops at a node, and enters there when it goes on.
+    pub(super) fn note_stop(&mut self, node: &str) {
+        self.note_current(self.name(node));
+        self.note_next(&[]);
+    }
+
     /// Notes which nodes come next.
     pub(super) fn note_next(&mut self, next: &[String]) {
         if self.parts.scope.is_empty() {

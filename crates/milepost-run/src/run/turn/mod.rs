@@ -16,6 +16,7 @@ use milepost_models::Cancel;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinSet};
+use tokio::time::{Interval, MissedTickBehavior};
 
 use super::action::{Action, Failed, Said};
 use super::budget::{self, Budget, Purse, Spent};
@@ -222,7 +223,12 @@ impl<'r> Turn<'r> {
         }
     }
 
-    async fn write(&mut self, all: Vec<Together>) -> Result<()> {
+    async fn write(&mut self, mut all: Vec<Together>) -> Result<()> {
+        // What goes wrong anywhere in the run comes by here.
+        for together in &mut all {
+            let metrics = self.ledger.count_failures(&together.events);
+            together.set.extend(metrics);
+        }
         self.cross()?;
         let told = self.runner.watch.as_ref().map(|hook| {
             let events: Vec<Event> = all.iter().flat_map(|together| together.events.iter().cloned()).collect();
@@ -289,6 +295,9 @@ impl<'r> Turn<'r> {
 
     pub async fn go(&mut self) -> Result<End> {
         self.take_up().await?;
+        let every = Duration::from_millis(end::LOOK_MS);
+        let mut look = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if self.pausing.is_none() && self.changed.is_none() {
                 self.begin().await?;
@@ -307,7 +316,7 @@ impl<'r> Turn<'r> {
                 }
             }
             self.flush().await?;
-            let (renew, due) = (self.renew_every_ms(), self.due_in_ms());
+            let (renew, due, is_looking) = (self.renew_every_ms(), self.due_in_ms(), self.is_looking());
             let ended = tokio::select! {
                 biased;
                 () = self.runner.cancel.cancelled() => return self.stop().await,
@@ -317,6 +326,10 @@ impl<'r> Turn<'r> {
                     continue;
                 }
                 () = after(due, |ms| self.runner.timer.wait_ms(ms)) => continue,
+                () = tick(&mut look, is_looking) => {
+                    self.look().await?;
+                    continue;
+                }
                 () = after(renew, |ms| tokio::time::sleep(Duration::from_millis(ms))) => {
                     self.renew().await?;
                     continue;
@@ -375,7 +388,10 @@ impl<'r> Turn<'r> {
                     Some(Settle::Happened(output)) => {
                         let told = json!({"node": self.name(&node.id), "key": entry.key, "happened": true});
                         self.event("step_settled", told);
-                        self.done(number, output).await?;
+                        // Whoever says no more than that means what it gave, where that was kept.
+                        let kept = self.ledger.outputs().get(&node.output);
+                        let kept = kept.filter(|_| entry.happened && output.is_null()).cloned();
+                        self.done(number, kept.unwrap_or(output)).await?;
                     }
                     Some(Settle::RunAgain) => {
                         let told = json!({"node": self.name(&node.id), "key": entry.key, "happened": false});
@@ -383,7 +399,7 @@ impl<'r> Turn<'r> {
                         entry.status = Status::Retrying;
                         entry.until = None;
                         // Whoever says so means it as it is now.
-                        entry.input.clear();
+                        entry.free = true;
                         self.ledger.set_node(&node.id, entry);
                     }
                     None => {
@@ -411,16 +427,10 @@ impl<'r> Turn<'r> {
                     entry.attempt = entry.attempt.saturating_sub(1);
                     self.ledger.set_node(&node.id, entry);
                 }
+                // What was decided stays so; edges that are new are not.
+                Status::Completed | Status::Failed if self.is_left(number, &entry) => self.follow_new(number),
                 // A condition that could not be evaluated, or a loop at its limit.
-                Status::Completed | Status::Failed => {
-                    let is_open = self.graph.outgoing(number).filter(|(_, edge)| edge.limit.is_none());
-                    let is_open = is_open.map(|(_, edge)| flow::edge_name(&self.graph, edge));
-                    let is_open = is_open.collect::<Vec<_>>().iter().any(|name| self.ledger.edge(name).is_none());
-                    let only_loops = self.graph.outgoing(number).any(|(_, edge)| edge.limit.is_some());
-                    if is_open && !self.is_repeated(number) || only_loops && self.unfinished_loop(number) {
-                        self.follow(number);
-                    }
-                }
+                Status::Completed | Status::Failed => drop(self.follow(number)),
                 // An edge that was not there when it was skipped.
                 Status::Skipped => self.pass_by(number),
                 _ => {}
@@ -429,14 +439,21 @@ impl<'r> Turn<'r> {
         self.commit(None).await
     }
 
-    /// Whether a node waits to run again in a loop: then its edges are rightly open.
-    fn is_repeated(&self, number: usize) -> bool {
-        self.ledger.status(&self.graph.nodes[number].id) == Status::Pending
+    /// Whether the run has gone on from a node that is done: its loops were left.
+    fn is_left(&self, number: usize, entry: &Entry) -> bool {
+        if let Some(left) = entry.left {
+            return left;
+        }
+        let mut edges = self.graph.outgoing(number);
+        let is_decided = edges.any(|(_, edge)| self.ledger.edge(&flow::edge_name(&self.graph, edge)).is_some());
+        // Ledgers of before do not say it of nodes that only loops leave: what is stuck there now was, and the rest was left.
+        is_decided || !flow::is_stuck(&self.graph, &self.ledger, number, &self.names_after(number))
     }
 
-    /// A node whose only way on is a loop that paused at its limit.
-    fn unfinished_loop(&self, number: usize) -> bool {
-        self.graph.outgoing(number).all(|(_, edge)| edge.limit.is_some())
+    /// Whether an action is never begun with another input under a key that was used.
+    fn is_keyed(&self, action: &str, parameters: &Value) -> bool {
+        let action = self.actions.get(action);
+        action.is_some_and(|action| action.is_keyed() && action.repeat(parameters) != Repeat::Harmless)
     }
 
     fn is_harmless(&self, action: &str, parameters: &Value) -> bool {
@@ -459,6 +476,14 @@ async fn after<F: Future<Output = ()>>(ms: Option<u64>, wait: impl FnOnce(u64) -
     match ms {
         Some(ms) => wait(ms).await,
         None => std::future::pending().await,
+    }
+}
+
+/// The next moment to look for something; never, when there is nothing to look for.
+async fn tick(every: &mut Interval, is_looking: bool) {
+    match is_looking {
+        true => drop(every.tick().await),
+        false => std::future::pending().await,
     }
 }
 

@@ -8,7 +8,7 @@ use super::{Log, MAX_OUTPUT_BYTES, Turn};
 use crate::graph::{OnError, Retry};
 use crate::run::action::{Failed, OpenBecause, OpenPart, taken};
 use crate::run::budget::Spent;
-use crate::run::error::Result;
+use crate::run::error::{Error, Result};
 use crate::run::flow;
 use crate::run::ledger::{Decided, Entry, Status};
 
@@ -53,6 +53,11 @@ impl Turn<'_> {
         let now = self.now();
         let result = match result {
             Err(Failed::Uncertain(why)) if self.may_repeat(number) => Err(Failed::Transient(why)),
+            Err(Failed::AfterEffect(after)) if self.may_repeat(number) => Err(match (after.until, after.is_final) {
+                (Some(until), _) => Failed::Limited { until, why: after.why },
+                (None, true) => Failed::Fatal(after.why),
+                (None, false) => Failed::Transient(after.why),
+            }),
             Err(Failed::Limited { why, .. }) if entry.limits >= self.runner.max_limits => {
                 let most = self.runner.max_limits;
                 Err(Failed::Transient(format!(
@@ -74,11 +79,20 @@ impl Turn<'_> {
                 self.ledger.set_node(&node.id, entry);
                 self.commit(Some(NewMark::new(Trigger::Error).description(format!("{}: {why}", node.id)))).await
             }
+            Err(Failed::AfterEffect(after)) => self.failed_after(number, after.why, after.output).await,
+            Err(Failed::Changed { node: part, difference }) => {
+                entry.status = Status::Retrying;
+                entry.until = None;
+                entry.attempt = entry.attempt.saturating_sub(1);
+                self.ledger.set_node(&node.id, entry);
+                self.changed = Some(Error::Changed { node: part, difference });
+                self.commit(None).await
+            }
             Ok(output) => {
                 let size = output.to_string().len();
                 if size > MAX_OUTPUT_BYTES {
                     let why = format!("it gave {size} bytes, the limit MAX_OUTPUT_BYTES is {MAX_OUTPUT_BYTES}");
-                    return self.failed(number, why).await;
+                    return self.failed_after(number, why, None).await;
                 }
                 self.done(number, output).await
             }
@@ -133,7 +147,7 @@ impl Turn<'_> {
     /// Whether a node may run again when nobody knows whether it ran.
     pub(super) fn may_repeat(&self, number: usize) -> bool {
         let node = &self.graph.nodes[number];
-        node.idempotent.unwrap_or_else(|| self.is_harmless(&node.action, &node.parameters))
+        node.action == "set" || node.idempotent.unwrap_or_else(|| self.is_harmless(&node.action, &node.parameters))
     }
 
     /// Takes what was said in a step: it is stored with whatever is stored next.
@@ -180,17 +194,43 @@ impl Turn<'_> {
         doubled / 2 + u64::from_le_bytes(random) % (doubled / 2 + 1)
     }
 
+    /// A step had its effect, or may have had, and failed after it. Where that may not happen twice it is asked about, as what is
+    /// uncertain is, and what it gave is kept.
+    async fn failed_after(&mut self, number: usize, why: String, output: Option<Value>) -> Result<()> {
+        if self.may_repeat(number) {
+            return self.failed(number, why).await;
+        }
+        let node = self.graph.nodes[number].clone();
+        let mut entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
+        entry.happened = true;
+        if node.on_error == OnError::GoOn {
+            self.ledger.set_node(&node.id, entry);
+            return self.failed(number, why).await;
+        }
+        if let Some(output) = output {
+            self.ledger.set_output(&node.output, output);
+        }
+        let told =
+            json!({"node": self.name(&node.id), "key": entry.key, "runs_again": false, "happened": true, "why": why});
+        self.event("step_uncertain", told);
+        (entry.status, entry.error, entry.until) = (Status::Uncertain, Some(why.clone()), None);
+        self.ledger.set_node(&node.id, entry);
+        self.ledger.set_error(json!({"node": node.id, "message": why, "timestamp": self.now()}));
+        self.commit(Some(NewMark::new(Trigger::Error).description(format!("{}: {why}", node.id)))).await
+    }
+
     pub(super) async fn failed(&mut self, number: usize, why: String) -> Result<()> {
         let node = self.graph.nodes[number].clone();
         let mut entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
         let took_ms = u64::try_from(self.now().since_ms(entry.since)).unwrap_or(0);
-        self.event(
-            "step_outcome",
-            json!({
-                "node": self.name(&node.id), "iteration": entry.iteration, "attempt": entry.attempt, "key": entry.key, "ok": false,
-                "error": why, "final": true, "ms": took_ms,
-            }),
-        );
+        let mut told = json!({
+            "node": self.name(&node.id), "iteration": entry.iteration, "attempt": entry.attempt, "key": entry.key, "ok": false,
+            "error": why, "final": true, "ms": took_ms,
+        });
+        if entry.happened {
+            told["effect"] = true.into();
+        }
+        self.event("step_outcome", told);
         entry.status = Status::Failed;
         entry.error = Some(why.clone());
         (entry.until, entry.limits) = (None, 0);
@@ -221,7 +261,8 @@ impl Turn<'_> {
             match value.evaluate(&names) {
                 Ok(value) => remembered.push((key.clone(), value)),
                 Err(why) => {
-                    return self.failed(number, format!("what it gave cannot be remembered as {key}: {why}")).await;
+                    let why = format!("what it gave cannot be remembered as {key}: {why}");
+                    return self.failed_after(number, why, Some(output)).await;
                 }
             }
         }
@@ -235,6 +276,7 @@ impl Turn<'_> {
         );
         entry.status = Status::Completed;
         (entry.error, entry.until, entry.took_ms, entry.limits) = (None, None, Some(took_ms), 0);
+        entry.happened = false;
         self.waits.remove(&node.id);
         self.seen.remove(&number);
         self.ledger.set_node(&node.id, entry);
@@ -254,9 +296,9 @@ impl Turn<'_> {
         }
     }
 
-    /// Decides the edges that leave a node.
-    pub(super) fn follow(&mut self, number: usize) -> Followed {
-        let node = self.graph.nodes[number].clone();
+    /// What the conditions of the edges that leave a node see; nothing, when there are none.
+    pub(super) fn names_after(&self, number: usize) -> serde_json::Map<String, Value> {
+        let node = &self.graph.nodes[number];
         let entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
         let mut names = serde_json::Map::new();
         if self.graph.outgoing(number).any(|(_, edge)| edge.when.is_some()) {
@@ -266,13 +308,23 @@ impl Turn<'_> {
             names.insert("failed".to_owned(), (entry.status == Status::Failed).into());
             names.insert("error".to_owned(), entry.error.clone().into());
         }
-        let followed = flow::follow(&self.graph, &self.ledger, number, &names);
-        if let Some(why) = followed.stuck {
-            self.pausing = Some((Some(node.id), why));
-            return Followed::default();
+        names
+    }
+
+    /// Notes whether the run has gone on from a node that loops leave.
+    fn note_left(&mut self, number: usize, left: bool) {
+        let id = self.graph.nodes[number].id.clone();
+        let has_loops = self.graph.outgoing(number).any(|(_, edge)| edge.limit.is_some());
+        if let Some(mut entry) = self.ledger.node(&id).cloned().filter(|entry| has_loops && entry.left != Some(left)) {
+            entry.left = Some(left);
+            self.ledger.set_node(&id, entry);
         }
+    }
+
+    /// Notes what was decided; the nodes at the ends of the edges that were taken.
+    fn note_decided(&mut self, all: Vec<(usize, Decided)>) -> Vec<String> {
         let mut next = Vec::new();
-        for (edge, decided) in followed.decided {
+        for (edge, decided) in all {
             let edge = &self.graph.edges[edge];
             self.touched.insert(edge.to);
             if decided == Decided::Taken {
@@ -280,7 +332,32 @@ impl Turn<'_> {
             }
             self.ledger.set_edge(&flow::edge_name(&self.graph, edge), Some(decided));
         }
-        let Some(edge) = followed.again else { return Followed { next, round: None } };
+        next
+    }
+
+    /// Decides the edges that leave a node which the run has gone on from, and are new.
+    pub(super) fn follow_new(&mut self, number: usize) {
+        let followed = flow::follow_new(&self.graph, &self.ledger, number, &self.names_after(number));
+        self.note_left(number, true);
+        match followed.stuck {
+            Some(why) => self.pausing = Some((Some(self.graph.nodes[number].id.clone()), why)),
+            None => drop(self.note_decided(followed.decided)),
+        }
+    }
+
+    /// Decides the edges that leave a node.
+    pub(super) fn follow(&mut self, number: usize) -> Followed {
+        let followed = flow::follow(&self.graph, &self.ledger, number, &self.names_after(number));
+        if let Some(why) = followed.stuck {
+            self.note_left(number, false);
+            self.pausing = Some((Some(self.graph.nodes[number].id.clone()), why));
+            return Followed::default();
+        }
+        let next = self.note_decided(followed.decided);
+        let Some(edge) = followed.again else {
+            self.note_left(number, true);
+            return Followed { next, round: None };
+        };
         let edge = self.graph.edges[edge].clone();
         let name = flow::edge_name(&self.graph, &edge);
         let rounds = self.ledger.rounds(&name) + 1;
