@@ -121,7 +121,7 @@ async fn what_a_resume_will_cost_is_known_before() {
     let text = "
 steps:
   - {id: a, action: model, with: {prompt: first}}
-  - {id: q, action: ask, with: {question: x, default: y}, needs: a}
+  - {id: q, action: ask, with: {question: x}, needs: a}
   - {id: b, action: model, with: {prompt: second}, needs: q}
   - {id: c, action: effect, needs: b}
 ";

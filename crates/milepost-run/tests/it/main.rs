@@ -16,6 +16,7 @@ mod leases;
 mod mcps;
 mod mistakes;
 mod people;
+mod quoting;
 mod receiver;
 mod research;
 mod retries;
