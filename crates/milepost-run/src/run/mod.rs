@@ -17,6 +17,7 @@ mod flow;
 mod forecast;
 mod ledger;
 mod parts;
+mod replay;
 mod turn;
 pub(crate) mod wake;
 
