@@ -16,7 +16,7 @@ use crate::errors::INTERRUPTED;
 use crate::out::{plain, safe, short};
 
 /// The exit codes of runs that are not completed.
-const PAUSED: u8 = 10;
+pub const PAUSED: u8 = 10;
 const WAITING: u8 = 11;
 const UNCERTAIN: u8 = 12;
 
@@ -111,12 +111,12 @@ pub async fn finish(app: &mut App, engine: &Milepost, id: SessionId, graph: &Gra
         }
         End::Paused { node, why } => {
             let at = node.map(|node| format!(" at {}", plain(&node))).unwrap_or_default();
-            app.out.note(format!("{} {}{at}: {}", styles.warn("paused"), short(id), plain(&why)));
+            app.out.reason(format!("{} {}{at}: {}", styles.warn("paused"), short(id), plain(&why)));
         }
         End::Waiting { until, what } => {
             for (node, what) in what {
                 let what = plain(&what);
-                app.out.note(format!("{} {}: {} waits for {what}", styles.warn("waiting"), short(id), plain(&node)));
+                app.out.reason(format!("{} {}: {} waits for {what}", styles.warn("waiting"), short(id), plain(&node)));
             }
             if let Some(until) = until {
                 app.out.note(format!("it goes on at {until} where `milepost work` runs"));
@@ -125,7 +125,7 @@ pub async fn finish(app: &mut App, engine: &Milepost, id: SessionId, graph: &Gra
         End::Uncertain { steps } => {
             for (node, key) in steps {
                 let node = plain(&node);
-                app.out.note(format!(
+                app.out.reason(format!(
                     "{} {}: nobody knows whether {node} had its effect (its key is {key})",
                     styles.warn("uncertain"),
                     short(id)

@@ -9,7 +9,7 @@ mod actions;
 mod again;
 mod asked;
 mod back;
-mod budget;
+pub(crate) mod budget;
 mod compare;
 mod error;
 mod fill;
