@@ -54,19 +54,19 @@ impl Failed {
 
     /// The same, with commands that find what is there.
     pub fn missing_with(text: impl Into<String>, ways: Vec<(&'static str, String)>) -> Self {
-        Self { code: 3, text: text.into(), ways }
+        Self { code: 3, kind: None, text: text.into(), ways }
     }
 
     /// The system did not let it happen, and no path is to blame.
     pub fn system(what: &str, why: impl std::fmt::Display) -> Self {
         let text = format!("{what} failed: {why}; see what the system allows (`ulimit -a`), and try again");
-        Self { code: 1, text, ways: Vec::new() }
+        Self { code: 1, kind: None, text, ways: Vec::new() }
     }
 
     /// What was found could not be written to the output.
     pub fn output(why: std::io::Error) -> Self {
         let text = format!("writing the output failed: {why}; see that there is room where it goes, and run it again");
-        Self { code: 1, text, ways: Vec::new() }
+        Self { code: 1, kind: None, text, ways: Vec::new() }
     }
 
     /// It cannot be done, but something else can: commands, each with what it does.
@@ -83,7 +83,7 @@ impl Failed {
 
     /// The command line makes no sense, and something tells how it would: commands, each with what it does.
     pub fn usage(text: impl Into<String>, ways: Vec<(&'static str, String)>) -> Self {
-        Self { code: 2, text: text.into(), ways }
+        Self { code: 2, kind: None, text: text.into(), ways }
     }
 
     /// Somebody else holds the session, which `again` takes over.

@@ -101,6 +101,13 @@ impl Out {
         if self.is_terminal { self.line(safe(text)) } else { self.line(text) }
     }
 
+    /// Why there is no result: also with `--quiet`, not with `--json`.
+    pub fn reason(&self, text: impl AsRef<str>) {
+        if !self.json {
+            let _ = writeln!(std::io::stderr().lock(), "{}", text.as_ref());
+        }
+    }
+
     /// Something that is said besides the result; not with `--quiet` or `--json`.
     pub fn note(&self, text: impl AsRef<str>) {
         if !self.quiet && !self.json {

@@ -110,7 +110,8 @@ pub enum Told {
 pub enum Outcome {
     /// The whole answer.
     Whole(Answer),
-    /// The beginning of an answer. It is a valid message; calls of tools that were not complete are not in it.
+    /// The beginning of an answer. It is a valid message; calls of tools that were not complete are not in it. It may be empty,
+    /// when nothing came but what it costs.
     Cut {
         /// What arrived.
         answer: Answer,

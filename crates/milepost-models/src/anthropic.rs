@@ -301,6 +301,10 @@ impl Reading for Reader<'_> {
         })
     }
 
+    fn has_usage(&self) -> bool {
+        !self.usage.is_empty()
+    }
+
     fn finish(&mut self, cut: Option<&Error>) -> Answer {
         let (mut blocks, mut calls) = (Vec::new(), Vec::new());
         for open in std::mem::take(&mut self.blocks) {

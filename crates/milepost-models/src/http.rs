@@ -31,6 +31,8 @@ pub(crate) trait Reading: Send {
     fn may_end(&self) -> bool;
     /// Whether something arrived that is worth keeping.
     fn has_something(&self) -> bool;
+    /// Whether the provider said what it costs so far.
+    fn has_usage(&self) -> bool;
     /// What arrived; `cut` says why it is not whole.
     fn finish(&mut self, cut: Option<&Error>) -> Answer;
 }
@@ -164,13 +166,13 @@ impl Transport {
                 Ok(Outcome::Whole(answer))
             }
             Err(Stopped::Limited(mut limited)) => {
-                if reading.has_something() {
+                if reading.has_something() || reading.has_usage() {
                     let why = Error::Interrupted { model: self.model.clone(), why: limited.why.clone() };
                     limited.partial = Some(Box::new(reading.finish(Some(&why))));
                 }
                 Ok(Outcome::Limited(limited))
             }
-            Err(Stopped::Error(why)) if reading.has_something() => {
+            Err(Stopped::Error(why)) if reading.has_something() || reading.has_usage() => {
                 Ok(Outcome::Cut { answer: reading.finish(Some(&why)), why })
             }
             Err(Stopped::Error(why)) => Err(why),

@@ -255,6 +255,10 @@ impl Reading for Reader<'_> {
         !self.text.trim().is_empty() || !self.thinking.is_empty() || !self.calls.is_empty()
     }
 
+    fn has_usage(&self) -> bool {
+        self.usage.is_some()
+    }
+
     fn finish(&mut self, cut: Option<&Error>) -> Answer {
         let mut blocks = Vec::new();
         let (text, thinking) = (std::mem::take(&mut self.text), std::mem::take(&mut self.thinking));

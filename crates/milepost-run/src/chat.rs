@@ -9,12 +9,14 @@ use milepost::context::request::MessagesRequest;
 use milepost::model::{Body, Seq};
 use milepost::{
     Channel, Chapter, Compact, Event, Mark, MarkQuery, Message, MessageQuery, Milepost, NewMark, NewSession, Point,
-    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Trigger, relative,
+    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Timestamp, Trigger, relative,
 };
-use milepost_models::{Answer, Cancel, Error as ModelError, Limited, Model, Outcome, Piece, Request, Timer};
+use milepost_model::delta::StatePath;
+use milepost_models::{Answer, Cancel, Error as ModelError, Limited, Model, Outcome, Piece, Request, Timer, Told};
 use serde_json::json;
 
-use crate::run::wake;
+use crate::run::budget::{self, Purse};
+use crate::run::{Budget, Spent, wake};
 
 /// The event that holds what had arrived of an answer.
 const PART: &str = "answer_part";
@@ -23,12 +25,10 @@ const KEEP_EVERY_MS: u64 = 250;
 /// So many of the last messages are shown, and told to the model, when a conversation goes on.
 pub const LAST_MESSAGES: usize = 5;
 
-/// How often a model is asked for a person who is not there before the conversation pauses with the reason (8),
+/// How often a model is asked for a person who is not there before the conversation pauses with the reason (8).
 pub const WAKE_TRIES: u32 = 8;
-/// and how long is waited after the first of them, in milliseconds (5 seconds): twice as long after each,
-const WAKE_AGAIN_MS: u64 = 5000;
-/// at most so long (10 minutes), and up to half of it less, by chance.
-const MAX_WAKE_AGAIN_MS: u64 = 600_000;
+/// A model that says that its limit is used up is waited for so long, in milliseconds (5 seconds); for longer the session waits.
+const MAX_READY_MS: i64 = 5000;
 
 /// Who an answer is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,6 +68,8 @@ pub enum Said {
     Limited(Limited),
     /// Nothing.
     Failed(ModelError),
+    /// The model was not asked: the session's budget is used up. What was said is kept.
+    OverBudget(String),
 }
 
 /// Where a conversation was left.
@@ -103,13 +105,22 @@ pub struct Chat {
     timer: Timer,
     /// How it is left after what was said last.
     leave: Mutex<Leave>,
+    /// What it may cost, and what it has.
+    purse: Purse,
+    /// The model said that the next call makes no sense before.
+    ready_at: Mutex<Option<Timestamp>>,
 }
 
 impl Chat {
     /// Begins a conversation in a new session.
     pub async fn begin(engine: &Milepost, new: NewSession, model: Arc<dyn Model>, dialect: Dialect) -> Result<Self> {
         let session = engine.create(new).await?;
-        Ok(Self { session, model, dialect, max_tokens: None, timer: Timer::real(), leave: Mutex::default() })
+        Ok(Self::with(session, model, dialect, Purse::default()))
+    }
+
+    fn with(session: Session, model: Arc<dyn Model>, dialect: Dialect, purse: Purse) -> Self {
+        let (leave, ready_at) = (Mutex::default(), Mutex::default());
+        Self { session, model, dialect, max_tokens: None, timer: Timer::real(), leave, purse, ready_at }
     }
 
     /// Goes on with a conversation. What a crash left of an answer becomes a message.
@@ -122,7 +133,12 @@ impl Chat {
     ) -> Result<(Self, Left)> {
         let info = engine.store().session(id).await?;
         let session = engine.resume(id, how).await?.session;
-        let chat = Self { session, model, dialect, max_tokens: None, timer: Timer::real(), leave: Mutex::default() };
+        let state = engine.store().state(id).await?;
+        let spent = match budget::recorded(&state, None) {
+            Some(spent) => spent,
+            None => spent_in(engine, id).await?,
+        };
+        let chat = Self::with(session, model, dialect, Purse::new(budget::recorded_budget(&state), spent));
         let mended = chat.mend().await?;
         let last = chat.last(LAST_MESSAGES).await?;
         let is_unanswered = last.last().is_some_and(|stored| stored.message.role == Role::User);
@@ -139,6 +155,22 @@ impl Chat {
     pub fn max_tokens(mut self, tokens: Option<u32>) -> Self {
         self.max_tokens = tokens;
         self
+    }
+
+    /// With a budget, which is kept in the session; as it was when none is given.
+    pub async fn budget(mut self, given: Option<Budget>) -> Result<Self> {
+        let Some(given) = given else { return Ok(self) };
+        let spent = self.purse.spent();
+        let at = |name: &str| StatePath::root().key("execution").key(name);
+        let kept = [(at("budget"), budget::to_value(&given)), (at("spent"), budget::to_value(&spent))];
+        self.session.set(&kept).await?;
+        self.purse = Purse::new(given, spent);
+        Ok(self)
+    }
+
+    /// What it may cost.
+    pub fn may_cost(&self) -> Budget {
+        self.purse.budget()
     }
 
     /// With another way to wait, for tests.
@@ -177,7 +209,9 @@ impl Chat {
         heard: impl FnMut(Piece<'_>) + Send,
         whom: Whom,
     ) -> Result<Said> {
-        self.compact_if_needed(cancel).await?;
+        if self.purse.empty().is_none() {
+            self.compact_if_needed(cancel).await?;
+        }
         let request = self.request(text).await?;
         // What can be gone back to: the moment before it was said.
         self.session.checkpoint(NewMark::new(Trigger::UserCheckpoint).description("before the next message")).await?;
@@ -262,6 +296,14 @@ impl Chat {
         mut heard: impl FnMut(Piece<'_>) + Send,
         whom: Whom,
     ) -> Result<Said> {
+        if let Some(why) = self.purse.empty() {
+            return self.over_budget(why).await;
+        }
+        if let Some(limited) = self.until_ready(cancel).await {
+            let said = Said::Limited(limited);
+            self.keep(&said, whom).await?;
+            return Ok(said);
+        }
         let arrived = Arc::new(Mutex::new(String::new()));
         let noting = Arc::clone(&arrived);
         let mut listen = move |piece: Piece<'_>| {
@@ -296,7 +338,14 @@ impl Chat {
             }
         };
         let said = match outcome {
-            Ok(Outcome::Whole(answer)) => Said::Whole(answer),
+            Ok(Outcome::Whole(answer)) => {
+                *self.ready_at.lock().unwrap_or_else(PoisonError::into_inner) = answer.ready_at;
+                Said::Whole(answer)
+            }
+            Ok(Outcome::Cut { answer, why }) if answer.message.text().is_empty() => {
+                self.count_cut(answer).await?;
+                Said::Failed(why)
+            }
             Ok(Outcome::Cut { answer, why }) => Said::Cut { answer, why },
             Ok(Outcome::Limited(limited)) => Said::Limited(limited),
             Err(why) => Said::Failed(why),
@@ -305,19 +354,65 @@ impl Chat {
         Ok(said)
     }
 
+    /// Nothing more may be spent: the session is left paused, with the reason.
+    async fn over_budget(&self, why: String) -> Result<Said> {
+        wake::forget(self.session.engine(), self.session.id()).await?;
+        *self.leave.lock().unwrap_or_else(PoisonError::into_inner) = Leave::PausedBecause(why.clone());
+        Ok(Said::OverBudget(why))
+    }
+
+    /// Waits until the model can be asked, as far as it said so; the limit when that is long.
+    async fn until_ready(&self, cancel: &Cancel) -> Option<Limited> {
+        let until = (*self.ready_at.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let wait = until.since_ms(self.session.engine().source().now());
+        if wait > MAX_READY_MS {
+            let why = "its last answer said that the limit is used up".to_owned();
+            return Some(Limited { until, why, told: Told::Provider("its headers"), partial: None });
+        }
+        if let Ok(wait) = u64::try_from(wait) {
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                () = self.timer.wait_ms(wait) => {}
+            }
+        }
+        None
+    }
+
+    /// Keeps what an answer cost of which nothing arrived that could be said: beside the conversation, so that it counts.
+    async fn count_cut(&self, answer: Answer) -> Result<()> {
+        let channel = Channel::new("cut").unwrap_or_default();
+        let message = answer.message.in_channel(channel);
+        if Spent::of([&message]).tokens() > 0 {
+            self.spend(&message).await?;
+            self.session.append(message).await?;
+        }
+        Ok(())
+    }
+
+    /// Counts what a message cost, where somebody asked for a budget.
+    async fn spend(&self, message: &Message) -> Result<()> {
+        let spent = self.purse.spend(&Spent::of([message]));
+        if !self.purse.budget().is_empty() {
+            let at = StatePath::root().key("execution").key("spent");
+            self.session.set(&[(at, budget::to_value(&spent))]).await?;
+        }
+        Ok(())
+    }
+
     /// Stores what came of an answer, and takes a checkpoint where none came.
     async fn keep(&self, said: &Said, whom: Whom) -> Result<()> {
         let answer = match said {
             Said::Whole(answer) | Said::Cut { answer, .. } => Some(answer),
             Said::Limited(limited) => limited.partial.as_deref(),
-            Said::Failed(_) => None,
+            Said::Failed(_) | Said::OverBudget(_) => None,
         };
         if let Some(answer) = answer.filter(|answer| !answer.message.text().is_empty()) {
             let mut message = answer.message.clone();
             if whom == Whom::Back {
                 message.extra.insert("metadata".to_owned(), json!({ "type": "greeting" }));
             }
-            self.session.append(message).await?;
+            self.session.append(message.clone()).await?;
+            self.spend(&message).await?;
         }
         let mark = match said {
             Said::Cut { why: ModelError::Cancelled { .. }, .. } | Said::Failed(ModelError::Cancelled { .. }) => None,
@@ -325,7 +420,7 @@ impl Chat {
                 Some(NewMark::new(Trigger::Error).description(why.to_string()))
             }
             Said::Limited(limited) => Some(NewMark::new(Trigger::RateLimit).description(limited.why.clone())),
-            Said::Whole(_) => None,
+            Said::Whole(_) | Said::OverBudget(_) => None,
         };
         if let Some(mark) = mark {
             self.session.checkpoint_if(mark).await;
@@ -350,7 +445,7 @@ impl Chat {
                 (Some(now), tries - 1, Leave::Waits("the model is asked again".to_owned()))
             }
             (Said::Failed(why), Whom::Away(tries)) if why.is_transient() && tries < WAKE_TRIES => {
-                let soonest = now.plus_ms(i64::try_from(self.again_in_ms(tries)).unwrap_or(i64::MAX));
+                let soonest = now.plus_ms(i64::try_from(wake::again_in_ms(engine, tries)).unwrap_or(i64::MAX));
                 let until = why.retry_at().map_or(soonest, |at| at.max(soonest));
                 let what = format!("the model is asked again at {until}, after try {tries} of {WAKE_TRIES}: {why}");
                 (Some(until), tries, Leave::Waits(what))
@@ -366,13 +461,6 @@ impl Chat {
         wake::note_try(engine, self.session.id(), until, tries).await?;
         *self.leave.lock().unwrap_or_else(PoisonError::into_inner) = leave;
         Ok(())
-    }
-
-    fn again_in_ms(&self, tries: u32) -> u64 {
-        let doubled = (WAKE_AGAIN_MS << tries.saturating_sub(1).min(20)).min(MAX_WAKE_AGAIN_MS);
-        let mut random = [0u8; 8];
-        self.session.engine().source().fill(&mut random);
-        doubled / 2 + u64::from_le_bytes(random) % (doubled / 2 + 1)
     }
 
     /// Makes a message of what had arrived when a process ended in the middle of an answer.
@@ -426,11 +514,11 @@ impl Chat {
         let title = title.or_else(|| info.title.map(|title| format!("{title} (branch)")));
         let new = title.map(NewSession::titled).unwrap_or_default();
         let session = engine.branch(id, &Point::Checkpoint(here), new).await?;
-        let Self { session: old, model, dialect, max_tokens, timer, .. } = self;
+        let Self { session: old, model, dialect, max_tokens, timer, purse, ready_at, .. } = self;
         wake::forget(&engine, id).await?;
         old.pause(Some("went on in a branch")).await?;
         old.release().await?;
-        Ok(Self { session, model, dialect, max_tokens, timer, leave: Mutex::default() })
+        Ok(Self { session, model, dialect, max_tokens, timer, leave: Mutex::default(), purse, ready_at })
     }
 
     /// Compacts when the next request would be over the budget. The model makes the summary; where it cannot, one is made
@@ -462,6 +550,12 @@ impl Chat {
         };
         self.session.release().await
     }
+}
+
+/// What the answers of a session cost, as far as they say.
+async fn spent_in(engine: &Milepost, id: SessionId) -> Result<Spent> {
+    let all = engine.store().messages(id, &MessageQuery::default()).await?;
+    Ok(Spent::of(all.iter().map(|stored| &stored.message)))
 }
 
 /// Who wrote a summary.

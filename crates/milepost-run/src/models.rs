@@ -80,12 +80,16 @@ impl Models {
         Arc::new(Later { name: name.to_owned(), models: self.clone(), opened: OnceCell::new() })
     }
 
-    /// The models that the nodes of a graph ask, by the names that they give them; none for the usual one.
+    /// The models that the nodes of a graph ask, and of the graphs inside, by the names that they give them; none for the
+    /// usual one.
     pub fn asked_by(graph: &Graph) -> Vec<Option<String>> {
         let asks = |action: &str| matches!(action, "model" | "agent" | "checks");
-        let nodes = graph.nodes.iter().filter(|node| asks(&node.action));
-        let mut names: Vec<Option<String>> =
-            nodes.map(|node| node.parameters.get("model").and_then(Value::as_str).map(str::to_owned)).collect();
+        let mut names = Vec::new();
+        graph.each_node(&[], &mut |node| {
+            if let Some(node) = node.filter(|node| asks(&node.action)) {
+                names.push(node.parameters.get("model").and_then(Value::as_str).map(str::to_owned));
+            }
+        });
         names.sort();
         names.dedup();
         names

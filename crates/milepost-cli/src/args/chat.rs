@@ -2,6 +2,8 @@
 
 use clap::Args as ClapArgs;
 
+use super::Budgets;
+
 const EXAMPLES: &str = "Examples:
   milepost chat                               ask whether to go on with the last
   milepost chat --session last                go on
@@ -13,8 +15,8 @@ In the conversation, /help lists what can be said: /undo, /retry, /branch,
 the next one. Ctrl-C stops an answer, and keeps what had arrived.
 
 On a pipe, every line is a message and every answer goes to the output; the
-first one that fails ends it. Exit codes: 11 the model is at a limit; others
-are in `milepost --help`.";
+first one that fails ends it. Exit codes: 10 the session's budget is used up, 11
+the model is at a limit; others are in `milepost --help`.";
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = EXAMPLES)]
@@ -39,6 +41,8 @@ pub struct Chat {
     /// The most tokens of an answer
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tokens: Option<u32>,
+    #[command(flatten)]
+    pub budgets: Budgets,
     /// Do not let the model greet with where things were left
     #[arg(long)]
     pub no_greeting: bool,

@@ -70,6 +70,11 @@ pub fn tell_cost(app: &App, id: SessionId, before: &Preview, is_asked: bool) -> 
         line(&told);
         return Ok(());
     }
+    if let Some(flags) = to_raise(forecast).filter(|_| is_asked) {
+        let what = amount(Some(forecast.spent.tokens()), Some(forecast.spent.cost_usd));
+        app.out
+            .line(format!("its budget is used up already ({what}): going on pauses at once; raise it with {flags}"))?;
+    }
     let said = in_words(graph, forecast);
     match (said, is_asked) {
         (Some(said), true) => app.out.line(said),
@@ -127,6 +132,6 @@ fn as_json(id: SessionId, forecast: &Forecast) -> Value {
         "event": "forecast", "sessionId": id, "tokens": forecast.tokens, "costUsd": forecast.cost_usd,
         "steps": steps.collect::<Vec<_>>(), "unknown": forecast.unknown,
         "spent": { "tokens": spent.tokens(), "costUsd": spent.cost_usd, "answers": spent.answers, "unpriced": spent.unpriced, "unchecked": spent.unchecked },
-        "budget": { "tokens": forecast.budget.tokens, "costUsd": forecast.budget.cost_usd },
+        "budget": { "tokens": forecast.budget.tokens, "costUsd": forecast.budget.cost_usd }, "isUsedUp": forecast.is_used_up(),
     })
 }

@@ -16,7 +16,7 @@ use crate::errors::INTERRUPTED;
 use crate::out::{plain, safe, short};
 
 /// The exit codes of runs that are not completed.
-const PAUSED: u8 = 10;
+pub const PAUSED: u8 = 10;
 const WAITING: u8 = 11;
 const UNCERTAIN: u8 = 12;
 
@@ -137,12 +137,12 @@ pub async fn finish(app: &mut App, engine: &Milepost, id: SessionId, graph: &Gra
         }
         End::Paused { node, why } => {
             let at = node.map(|node| format!(" at {}", plain(&node))).unwrap_or_default();
-            app.out.note(format!("{} {}{at}: {}", styles.warn("paused"), short(id), plain(&why)));
+            app.out.reason(format!("{} {}{at}: {}", styles.warn("paused"), short(id), plain(&why)));
         }
         End::Waiting { until, what } => {
             for (node, what) in what {
                 let what = plain(&what);
-                app.out.note(format!("{} {}: {} waits for {what}", styles.warn("waiting"), short(id), plain(&node)));
+                app.out.reason(format!("{} {}: {} waits for {what}", styles.warn("waiting"), short(id), plain(&node)));
             }
             if let Some(until) = until {
                 app.out.note(format!("it goes on at {until} where `milepost work` runs"));
@@ -160,7 +160,7 @@ pub async fn finish(app: &mut App, engine: &Milepost, id: SessionId, graph: &Gra
                     }
                     None => format!("nobody knows whether {node} had its effect"),
                 };
-                app.out.note(format!("{} {}: {what} (its key is {key})", styles.warn("uncertain"), short(id)));
+                app.out.reason(format!("{} {}: {what} (its key is {key})", styles.warn("uncertain"), short(id)));
             }
         }
         End::Stopped => {
@@ -168,7 +168,7 @@ pub async fn finish(app: &mut App, engine: &Milepost, id: SessionId, graph: &Gra
             let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
             for node in innermost(&Ledger::read(&state).map_err(told)?) {
                 let what = format!("nobody knows whether {} had its effect", plain(&node));
-                app.out.note(format!("{} {}: {what}", styles.warn("uncertain"), short(id)));
+                app.out.reason(format!("{} {}: {what}", styles.warn("uncertain"), short(id)));
             }
         }
     }

@@ -49,8 +49,8 @@ pub async fn run(app: &mut App, command: Graph) -> Result<ExitCode> {
 pub async fn check(file: &Path) -> Result<Checked> {
     let path = file.to_owned();
     let text = apart(move || read(&path)).await?;
-    let name = if file == Path::new("-") { Path::new("input.yaml") } else { file };
-    Ok(graph::check(name, &text, &[]))
+    let name = if file == Path::new("-") { Path::new("input.yaml") } else { file }.to_owned();
+    Ok(apart(move || Ok(graph::check_files(&name, &text, &[]))).await?)
 }
 
 /// The graph, when there is nothing wrong with it; else all mistakes are told.

@@ -65,7 +65,7 @@ pub async fn run(app: &mut App, args: Run) -> Result<ExitCode> {
             let patch = key(args.keyed).patch().title(title);
             let mut state = State::default();
             *state.section_mut("memory") = Value::Object(memory);
-            remember_model(&mut state, args.how.model.as_deref());
+            remember_model(&mut state, said_model(args.how.model.clone()).as_deref());
             // Whoever goes on with it may stand elsewhere.
             if let Ok(here) = std::env::current_dir() {
                 *state.section_mut("context") = json!({ "workingDirectory": here.display().to_string() });
@@ -74,6 +74,11 @@ pub async fn run(app: &mut App, args: Run) -> Result<ExitCode> {
         }
     };
     finish(app, &engine, id, &graph, end).await
+}
+
+/// The model that was said for this process alone: whoever goes on elsewhere does not know it.
+pub fn said_model(given: Option<String>) -> Option<String> {
+    given.or_else(|| std::env::var("MILEPOST_MODEL").ok()).filter(|name| !name.trim().is_empty())
 }
 
 /// Notes the model that was said for this session, so that it goes on with the same.

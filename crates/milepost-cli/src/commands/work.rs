@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use milepost::store::Error as StoreError;
 use milepost::{Milepost, Resume, SessionId, Status};
 use milepost_models::Cancel;
 use milepost_run::chat::{Chat, Said};
@@ -65,9 +66,9 @@ pub async fn run(app: &mut App, args: Work) -> Result<ExitCode> {
                 match begin(app, &engine, &models, id, &args).await {
                     Ok(Some(run)) => drop(runs.spawn(run)),
                     Ok(None) => {}
-                    // It stays claimed, and is tried again when the claim is over.
                     Err(error) => {
-                        app.out.note(format!("{}  {} {error:#}", short(id), app.styles().error("error:")));
+                        let (word, why) = in_vain(&watcher, id, format!("{error:#}")).await;
+                        tell(app, &Ended { id, word, why });
                     }
                 }
             }
@@ -126,7 +127,12 @@ async fn begin(app: &mut App, engine: &Milepost, models: &Models, id: SessionId,
     tell_woken(app, id, &graph.name);
     Ok(Some(Box::pin(async move {
         let ended = runner.resume(id, Resume::latest(), None, &Default::default()).await;
-        let (word, why) = ended_in_words(ended.map(|(end, _)| end));
+        let (word, why) = match ended {
+            Ok((end, _)) => ended_in_words(end),
+            // Whoever took it goes on with it.
+            Err(Error::Engine(milepost::Error::Store(held @ StoreError::Held { .. }))) => ("failed", held.to_string()),
+            Err(error) => in_vain(&runner, id, error.to_string()).await,
+        };
         Ended { id, word, why }
     })))
 }
@@ -156,7 +162,9 @@ async fn go_on_talking(app: &mut App, engine: &Milepost, models: &Models, id: Se
             },
             Ok(Some(Said::Cut { why, .. })) => ("paused", why.to_string()),
             Ok(None) => ("paused", "there is nothing to answer".to_owned()),
-            Err(error) => ("failed", error.to_string()),
+            Ok(Some(Said::OverBudget(why))) => ("paused", why),
+            Err(error @ milepost::Error::Store(StoreError::Held { .. })) => ("failed", error.to_string()),
+            Err(error) => in_vain(&watcher, id, error.to_string()).await,
         };
         Ended { id, word, why }
     }))
@@ -189,24 +197,34 @@ async fn may_go_on(engine: &Milepost, id: SessionId) -> Result<bool, ()> {
     match session.status {
         _ if is_held => Err(()),
         Status::Waiting | Status::Active => Ok(true),
+        // What was denied was answered anew.
+        Status::Paused => Runner::new(engine).is_answered_anew(id).await.map_err(drop),
         _ => Ok(false),
     }
 }
 
-fn ended_in_words(end: Result<End, Error>) -> (&'static str, String) {
+/// A session could not be gone on with: what becomes of it now.
+async fn in_vain(runner: &Runner, id: SessionId, why: String) -> (&'static str, String) {
+    match runner.woken_in_vain(id, &why).await {
+        Ok(Some(until)) => ("waiting", format!("until {until}, to try again: {why}")),
+        Ok(None) => ("paused", why),
+        Err(error) => ("failed", format!("{why}; nor can it be paused: {error}")),
+    }
+}
+
+fn ended_in_words(end: End) -> (&'static str, String) {
     match end {
-        Ok(End::Completed { .. }) => ("completed", String::new()),
-        Ok(End::Paused { node, why }) => ("paused", format!("{}: {why}", node.unwrap_or_default())),
-        Ok(End::Waiting { what, .. }) => {
+        End::Completed { .. } => ("completed", String::new()),
+        End::Paused { node, why } => ("paused", format!("{}: {why}", node.unwrap_or_default())),
+        End::Waiting { what, .. } => {
             let what: Vec<String> = what.into_iter().map(|(node, what)| format!("{node} waits for {what}")).collect();
             ("waiting", what.join("; "))
         }
-        Ok(End::Uncertain { steps }) => {
+        End::Uncertain { steps } => {
             let steps: Vec<String> = steps.into_iter().map(|(node, _)| node).collect();
             ("uncertain", format!("nobody knows whether {} had its effect", steps.join(", ")))
         }
-        Ok(End::Stopped) => ("stopped", "it is paused".to_owned()),
-        Err(error) => ("failed", error.to_string()),
+        End::Stopped => ("stopped", "it is paused".to_owned()),
     }
 }
 

@@ -429,3 +429,50 @@ fn a_model_may_write_the_summary_of_any_session() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(ran.err.contains("the model wrote no summary"), "{}", ran.err);
 }
+
+/// What stands in the way before the model is asked counts as a try, too.
+#[test]
+fn a_conversation_whose_key_is_missing_is_tried_again_later() {
+    let place = place("replies:\n  - {limited: {after_ms: 1, why: too many requests}}\n");
+    assert_eq!(place.run(&["chat", "are you there?"]).code, 11);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    place.write("milepost.yaml", "model: anthropic/claude-sonnet-5\n");
+    let ran = place.run(&["work", "--once"]);
+    assert!(ran.err.contains("waiting: until 2") && ran.err.contains("ANTHROPIC_API_KEY"), "{}", ran.err);
+    place.write("milepost.yaml", "model: scripted/model.yaml\n");
+    place.write("model.yaml", "replies: [{text: I am.}]\n");
+    // It is due within seconds, not when the claim of a minute is over.
+    let ran = place.run(&["work", "--until-idle"]);
+    assert!(ran.err.contains("answered"), "{}", ran.err);
+}
+
+#[test]
+fn in_a_terminal_a_conversation_is_offered_that_a_dead_process_held() {
+    let place = place(SLOW);
+    let (mut child, _) = hear(&place, "three");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut terminal = Terminal::run(&place, 80, &["chat", "--color", "never", "--no-greeting"]);
+    terminal.type_in("y\nand?\n/quit\n");
+    let (shown, code) = terminal.end();
+    assert_eq!(code, 0, "{shown}");
+    assert!(shown.contains("it is free") && shown.contains("Yes."), "{shown}");
+}
+
+#[test]
+fn a_conversation_keeps_to_its_budget() {
+    let place = place(SCRIPT);
+    assert_eq!(place.run(&["chat", "hi", "--budget-tokens", "13"]).code, 0);
+    let ran = place.run(&["chat", "--session", "last", "and you?"]);
+    assert_eq!((ran.code, ran.out.as_str()), (10, ""), "{}", ran.err);
+    assert!(
+        ran.err.contains("budget of 13 tokens is used up (13)") && ran.err.contains("--budget-tokens"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(text(&place.json(&["sessions", "show", "last"]), "/status"), "paused");
+    assert_eq!(
+        place.run(&["chat", "--session", "last", "now?", "--budget-usd", "9", "--budget-tokens", "none"]).code,
+        0
+    );
+}

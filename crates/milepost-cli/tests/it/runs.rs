@@ -550,3 +550,67 @@ edges:
     let ran = place.run(&["resume", "last"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
 }
+
+#[test]
+fn a_run_that_pauses_says_why_though_it_is_to_be_quiet() {
+    let place = Place::new();
+    place.write("g.yaml", "nodes:\n  a: {action: shell, with: {command: 'exit 3'}, retry: 1}\n");
+    let ran = place.run(&["-q", "run", "g.yaml"]);
+    assert_eq!((ran.code, ran.out.as_str(), ran.err.lines().count()), (10, "", 1), "{}", ran.err);
+    assert!(ran.err.contains("it ended with code 3"), "{}", ran.err);
+}
+
+#[test]
+fn a_question_that_was_denied_and_is_approved_after_all_goes_on_by_itself() {
+    let place = Place::new();
+    place.write("g.yaml", "nodes:\n  ok: {action: approve, with: {question: 'Fine?'}, retry: 1}\n");
+    assert_eq!(place.run(&["run", "g.yaml"]).code, 11);
+    place.ok(&["approve", "last", "ok", "--deny"]);
+    assert_eq!(place.run(&["resume", "last"]).code, 10);
+    place.ok(&["approve", "last", "ok", "--change"]);
+    let ran = place.run(&["work", "--until-idle"]);
+    assert!(ran.err.contains("completed"), "{}", ran.err);
+}
+
+#[test]
+fn a_model_inside_of_a_file_is_missed_before_anything_is_begun() {
+    let place = Place::new();
+    place.write("in.yaml", "nodes:\n  x: {action: model, with: {prompt: hi}}\n");
+    place.write("g.yaml", "nodes:\n  pay: {action: shell, with: {command: 'echo paid > paid'}}\n  sub: {action: graph, with: {file: in.yaml}, needs: pay}\n");
+    let ran = place.run(&["run", "g.yaml"]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert!(ran.err.contains("none is set") && !place.file("paid").exists(), "{}", ran.err);
+    place.write("in.yaml", "nodes:\n  x: {action: modell, with: {prompt: hi}}\n");
+    let ran = place.run(&["graph", "check", "g.yaml"]);
+    assert!(ran.code != 0 && ran.out.contains("in.yaml:2:"), "{}{}", ran.out, ran.err);
+}
+
+/// Whoever goes on elsewhere does not have the variable.
+#[test]
+fn the_model_of_the_environment_is_remembered_with_the_run() {
+    let place = Place::new();
+    place.write("model.yaml", "replies: [{text: Yes.}]\n");
+    place.write(
+        "g.yaml",
+        "nodes:\n  w: {action: wait, with: {for: 1s}}\n  m: {action: model, with: {prompt: hi}, needs: w}\n",
+    );
+    let mut command = place.command(["run", "g.yaml", "--patience", "0s"]);
+    let ran = Ran::of(command.env("MILEPOST_MODEL", "scripted/model.yaml").output().unwrap());
+    assert_eq!(ran.code, 11, "{}", ran.err);
+    let ran = place.run(&["work", "--until-idle"]);
+    assert!(ran.err.contains("completed"), "{}", ran.err);
+}
+
+#[test]
+fn a_budget_that_is_used_up_already_is_told_before_going_on() {
+    let place = Place::new();
+    place.write("milepost.yaml", "model: scripted/model.yaml\n");
+    place.write(
+        "model.yaml",
+        "after_last: repeat\nreplies: [{text: Yes., usage: {input_tokens: 90, output_tokens: 10}}]\n",
+    );
+    place.write("g.yaml", "budget: {tokens: 100}\nsteps:\n  - {id: a, action: model, with: {prompt: x}}\n  - {id: b, action: model, with: {prompt: y}, needs: a}\n");
+    assert_eq!(place.run(&["run", "g.yaml"]).code, 10);
+    let ran = place.run(&["resume", "last", "--dry-run"]);
+    assert!(ran.out.contains("used up already") && ran.out.contains("--budget-tokens 200"), "{}", ran.out);
+}

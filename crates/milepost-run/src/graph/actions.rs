@@ -6,6 +6,8 @@
 pub enum Shape {
     /// A text in which `{{ … }}` is filled in.
     Template,
+    /// A line for the shell, in which `{{ … }}` is filled in and quoted.
+    Command,
     /// A list of such texts.
     Templates,
     /// Such texts with names.
@@ -157,7 +159,7 @@ pub const ACTIONS: &[Action] = &[
         repeat: Repeat::Effect,
         one_of: &["command", "argv"],
         parameters: Some(&[
-            may("command", Shape::Template, "a line for the shell; what is filled in is quoted"),
+            may("command", Shape::Command, "a line for the shell; what is filled in is quoted"),
             may("argv", Shape::Templates, "a program and its arguments, without a shell"),
             may("cwd", Shape::Template, "the directory to run it in; the session's by default"),
             may(

@@ -36,6 +36,8 @@ pub const MAX_TOOLS: usize = 128;
 pub const MAX_CHECKS: usize = 64;
 /// How deep graphs may lie inside of each other (8).
 pub const MAX_GRAPHS_DEEP: usize = 8;
+/// The most files that a graph may name, and those again (256); further ones are not looked at before they run.
+pub const MAX_GRAPH_FILES: usize = 256;
 /// How many mistakes are told of one file (200).
 pub const MAX_FOUND: usize = 200;
 

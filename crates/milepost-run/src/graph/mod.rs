@@ -14,11 +14,14 @@
 pub mod actions;
 mod draw;
 mod expression;
+mod inside;
 pub mod limits;
 mod parameters;
 mod read;
+mod rules;
 mod schema;
 mod shape;
+mod shell;
 mod template;
 mod tools;
 mod types;
@@ -34,6 +37,8 @@ use serde_json::{Map, Value, json};
 pub use crate::run::Budget;
 pub use draw::draw;
 pub use expression::Expression;
+pub use inside::check_files;
+pub(crate) use inside::written;
 pub use milepost_document::parse_duration_ms;
 pub use schema::schema;
 pub use template::{Quote, render};
@@ -193,12 +198,30 @@ impl Checked {
 /// Reads a graph or a plan and finds everything that is wrong with it. `path` names the text and, by its end, its
 /// language; `own_actions` are the embedder's.
 pub fn check(path: &Path, text: &str, own_actions: &[&str]) -> Checked {
+    check_by(path, text, own_actions, Rules::Todays)
+}
+
+/// Reads a graph that a run was begun with: rules that are newer than the run do not stop it.
+pub(crate) fn reread(path: &Path, text: &str, own_actions: &[&str]) -> Option<Graph> {
+    check_by(path, text, own_actions, Rules::OfOld).graph
+}
+
+/// By which rules a graph is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rules {
+    /// By all.
+    Todays,
+    /// By those that there have always been.
+    OfOld,
+}
+
+pub(crate) fn check_by(path: &Path, text: &str, own_actions: &[&str], rules: Rules) -> Checked {
     let mut reader = Reader::default();
     let tree = milepost_document::read(path, text, Format::of(path), &limits::DOCUMENT, &mut reader.found);
     let graph = tree.and_then(|tree| {
         let mut graph = read::read(&tree, path, own_actions, &mut reader)?;
         graph.text = text.into();
-        whole(&graph, path, own_actions, &mut reader, 0);
+        whole(&graph, path, own_actions, &mut reader, (rules, 0));
         Some(graph)
     });
     let place = |one: &Diagnostic| match &one.origin {
@@ -214,9 +237,12 @@ pub fn check(path: &Path, text: &str, own_actions: &[&str]) -> Checked {
 }
 
 /// Checks what hangs together, also in the graphs inside.
-fn whole(graph: &Graph, path: &Path, own_actions: &[&str], reader: &mut Reader, depth: usize) {
+fn whole(graph: &Graph, path: &Path, own_actions: &[&str], reader: &mut Reader, (rules, depth): (Rules, usize)) {
     shape::check(graph, reader);
     words::check(graph, reader);
+    if rules == Rules::Todays {
+        rules::check(graph, reader);
+    }
     for node in &graph.nodes {
         let Some(inner) = node.inner_tree() else { continue };
         if depth >= limits::MAX_GRAPHS_DEEP {
@@ -224,7 +250,7 @@ fn whole(graph: &Graph, path: &Path, own_actions: &[&str], reader: &mut Reader, 
                 format!("graphs lie inside of each other deeper than MAX_GRAPHS_DEEP, {}", limits::MAX_GRAPHS_DEEP);
             reader.wrong(&inner.origin, &node.id, why, "put the inner one into a file of its own");
         } else if let Some(inner) = read::read(inner, path, own_actions, reader) {
-            whole(&inner, path, own_actions, reader, depth + 1);
+            whole(&inner, path, own_actions, reader, (rules, depth + 1));
         }
     }
 }

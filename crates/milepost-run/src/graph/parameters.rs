@@ -58,7 +58,7 @@ pub(super) fn check_parameters(
 
 fn check_shape(node: &Tree, key: &str, shape: Shape, own: &[&str], reader: &mut Reader) {
     match shape {
-        Shape::Template | Shape::Text => {
+        Shape::Template | Shape::Command | Shape::Text => {
             reader.text(node, key);
         }
         Shape::Templates | Shape::Texts => {

@@ -129,7 +129,7 @@ fn action(action: &Action) -> Value {
 
 fn shape(shape: Shape, about: &str) -> Value {
     let mut out = match shape {
-        Shape::Template | Shape::Text => json!({"type": ["string", "number", "boolean"]}),
+        Shape::Template | Shape::Command | Shape::Text => json!({"type": ["string", "number", "boolean"]}),
         Shape::Templates | Shape::Texts => json!({"$ref": "#/$defs/texts"}),
         Shape::TemplateMap => {
             json!({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}})

@@ -2,14 +2,18 @@
 //! limited.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use milepost_document::nearest;
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Object;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 
 use super::expression::{Mistake, listed};
 use super::limits::{MAX_RENDERED_BYTES, MAX_TEMPLATE_BYTES, MAX_TEMPLATE_FUEL, MAX_TEMPLATE_PARTS};
+use super::shell;
 use super::types::Type;
 
 /// Whether a text has anything to fill in.
@@ -22,11 +26,11 @@ pub(crate) fn is_template(text: &str) -> bool {
 pub enum Quote {
     /// As they are.
     Plain,
-    /// As one word of a shell's line, whatever is in them.
+    /// As they have to be written in a line for the shell to stay what they are, whatever is in them.
     Shell,
 }
 
-fn environment(quote: Quote) -> Environment<'static> {
+fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_fuel(Some(MAX_TEMPLATE_FUEL));
@@ -35,26 +39,61 @@ fn environment(quote: Quote) -> Environment<'static> {
     if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
         environment.set_syntax(syntax);
     }
-    if quote == Quote::Shell {
-        environment.set_formatter(|out, state, value| {
-            // `safe` marks what its author wants as it is.
-            if value.is_undefined() || value.is_safe() {
-                return minijinja::escape_formatter(out, state, value);
-            }
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            out.write_str(&shell_word(&text)).map_err(Into::into)
-        });
-    }
     environment
 }
 
-/// A text as one word of a POSIX shell's line.
-fn shell_word(text: &str) -> String {
-    let plain = !text.is_empty()
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b'/' | b':' | b'=' | b'@'));
-    if plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+/// What its author wants as it is, by `safe`. Other filters give texts that are safe for HTML, which means nothing here.
+#[derive(Debug)]
+struct AsItIs(String);
+
+impl Object for AsItIs {
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Values that are filled in when the whole line is known.
+type Values = Arc<Mutex<Vec<String>>>;
+
+/// Lets values leave marks in the text instead of themselves.
+fn set_aside(environment: &mut Environment<'_>) -> Values {
+    let values = Values::default();
+    let kept = Arc::clone(&values);
+    let text_of = |value: &minijinja::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    environment
+        .add_filter("safe", move |value: minijinja::Value| minijinja::Value::from_object(AsItIs(text_of(&value))));
+    environment.set_formatter(move |out, state, value| {
+        if value.is_undefined() {
+            return minijinja::escape_formatter(out, state, value);
+        }
+        let text = text_of(value);
+        let wrong = |why: &'static str| minijinja::Error::new(ErrorKind::InvalidOperation, why);
+        if value.downcast_object_ref::<AsItIs>().is_some() {
+            if shell::has_mark(&text) {
+                return Err(wrong("a value has the character U+FDD0 or U+FDD1, which no text has"));
+            }
+            return out.write_str(&text).map_err(Into::into);
+        }
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.iter().map(String::len).sum::<usize>() + text.len() > MAX_RENDERED_BYTES {
+            return Err(wrong("it gives more bytes than the limit MAX_RENDERED_BYTES"));
+        }
+        kept.push(text);
+        out.write_str(&shell::mark(kept.len() - 1)).map_err(Into::into)
+    });
+    values
+}
+
+/// Finds values that stand in a line for the shell where nothing keeps them one word.
+pub(crate) fn check_line(text: &str) -> Vec<Mistake> {
+    // What is too long or does not parse is told by `check`.
+    if !is_template(text) || text.len() > MAX_TEMPLATE_BYTES || parts(text) > MAX_TEMPLATE_PARTS {
+        return Vec::new();
+    }
+    if environment().template_from_str(text).is_err() {
+        return Vec::new();
+    }
+    shell::check(text)
 }
 
 /// Finds what is wrong with a template: its syntax, its filters, and names that are not known.
@@ -73,7 +112,7 @@ pub(crate) fn check(text: &str, names: &BTreeMap<String, Type>) -> Vec<Mistake> 
             format!("a part of the template has more words than the limit MAX_TEMPLATE_PARTS, {MAX_TEMPLATE_PARTS}");
         return vec![at_start(why, "compute part of it in a node of its own")];
     }
-    let mut environment = environment(Quote::Plain);
+    let mut environment = environment();
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
     let template = match environment.template_from_str(text) {
         Ok(template) => template,
@@ -123,7 +162,7 @@ pub(crate) fn paths(text: &str) -> Vec<Vec<String>> {
     if !is_template(text) || text.len() > MAX_TEMPLATE_BYTES || parts(text) > MAX_TEMPLATE_PARTS {
         return Vec::new();
     }
-    let environment = environment(Quote::Plain);
+    let environment = environment();
     let Ok(template) = environment.template_from_str(text) else { return Vec::new() };
     let mut all: Vec<String> = template.undeclared_variables(true).into_iter().collect();
     all.sort();
@@ -214,17 +253,60 @@ pub fn render(text: &str, names: &Map<String, Value>, quote: Quote) -> Result<St
             "it passes MAX_TEMPLATE_BYTES, {MAX_TEMPLATE_BYTES}, or MAX_TEMPLATE_PARTS, {MAX_TEMPLATE_PARTS}"
         ));
     }
-    let environment = environment(quote);
+    let mut environment = environment();
+    let aside = match quote {
+        Quote::Plain => None,
+        Quote::Shell => match shell::forbidden(text) {
+            Some(mistake) => return Err(format!("{}; {}", mistake.why, mistake.instead)),
+            None => Some(set_aside(&mut environment)),
+        },
+    };
     let rendered = environment.render_str(text, minijinja::Value::from(minijinja::value::Serde(names)));
-    let rendered = rendered.map_err(|error| match error.kind() {
+    let mut rendered = rendered.map_err(|error| match error.kind() {
         ErrorKind::OutOfFuel => format!("it does more work than the limit MAX_TEMPLATE_FUEL, {MAX_TEMPLATE_FUEL}"),
+        ErrorKind::UndefinedError if let Some(missing) = missing(text, names) => missing,
         _ => {
             let told: String = error.to_string().lines().next().unwrap_or_default().chars().take(300).collect();
             told.replace(" (in <string>:1)", "")
         }
     })?;
+    if let Some(values) = aside {
+        let values = std::mem::take(&mut *values.lock().unwrap_or_else(PoisonError::into_inner));
+        rendered = shell::fill(&rendered, &values)?;
+    }
     if rendered.len() > MAX_RENDERED_BYTES {
         return Err(format!("it gives {} bytes, the limit MAX_RENDERED_BYTES is {MAX_RENDERED_BYTES}", rendered.len()));
     }
     Ok(rendered)
+}
+
+/// Which name a template uses that has no value, and why that may be.
+fn missing(text: &str, names: &Map<String, Value>) -> Option<String> {
+    let path = paths(text).into_iter().find(|path| {
+        let mut at = names.get(path.first().map_or("", String::as_str));
+        for part in path.iter().skip(1) {
+            at = match at {
+                Some(Value::Object(map)) => map.get(part),
+                // What a skipped node gives is null.
+                Some(Value::Null) | None => None,
+                // What lists and texts have of their own is not looked at.
+                Some(_) => return false,
+            };
+        }
+        at.is_none()
+    })?;
+    let name = path.join(".");
+    Some(match path.as_slice() {
+        [first, output, ..] if first == "outputs" && is_none(names, output) => {
+            format!(
+                "{name} is not there: {output} was skipped or has not run; \
+                 write {{{{ outputs.{output} | default('…') }}}}, or an edge from the node that gives it"
+            )
+        }
+        _ => format!("{name} is not there; write {{{{ {name} | default('…') }}}} where it may be missing"),
+    })
+}
+
+fn is_none(names: &Map<String, Value>, output: &str) -> bool {
+    names.get("outputs").is_some_and(|all| all.get(output).is_none_or(Value::is_null))
 }

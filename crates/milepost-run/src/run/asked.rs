@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Runner;
 use super::ledger::{Ledger, Status};
 use crate::graph::limits::MAX_GRAPHS_DEEP;
-use crate::graph::{Graph, Node, check};
+use crate::graph::{Graph, Node, reread};
 
 /// A question to a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,11 +58,12 @@ impl Runner {
         }
         let inside = below.and_then(|below| below.get(id));
         let text = |name: &str| inside?.get("data")?.get("graph")?.get(name)?.as_str().map(str::to_owned);
-        let (path, text) = match (text("path"), text("text")) {
-            (Some(path), Some(text)) => (path, text),
-            _ => (format!("{id}.json"), node.parameters.get("graph")?.to_string()),
+        let inner = match (text("path"), text("text")) {
+            (Some(path), Some(text)) => reread(path.as_ref(), &text, &self.own_actions()),
+            // It has not begun: a file is taken as it is now.
+            _ => graph.inside(node, &self.own_actions()),
         };
-        let graph = check(path.as_ref(), &text, &self.own_actions()).graph?;
+        let graph = inner?;
         self.asked_below(&graph, inside.and_then(|inside| inside.get("below")), rest, depth + 1)
     }
 

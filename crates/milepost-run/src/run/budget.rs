@@ -97,6 +97,16 @@ impl Purse {
         Self { budget, spent: Mutex::new(spent) }
     }
 
+    /// What may be spent.
+    pub fn budget(&self) -> Budget {
+        self.budget
+    }
+
+    /// What was spent.
+    pub fn spent(&self) -> Spent {
+        *self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn spend(&self, more: &Spent) -> Spent {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         spent.add(more);
@@ -124,7 +134,7 @@ impl Purse {
 }
 
 /// What is recorded as spent: by the session, or by a node of it.
-pub(super) fn recorded(state: &State, node: Option<&str>) -> Option<Spent> {
+pub(crate) fn recorded(state: &State, node: Option<&str>) -> Option<Spent> {
     let execution = state.section("execution")?;
     let value = match node {
         None => execution.get("spent")?,
@@ -134,7 +144,7 @@ pub(super) fn recorded(state: &State, node: Option<&str>) -> Option<Spent> {
 }
 
 /// The budget that is recorded.
-pub(super) fn recorded_budget(state: &State) -> Budget {
+pub(crate) fn recorded_budget(state: &State) -> Budget {
     let value = state.pointer("/execution/budget").cloned().unwrap_or_else(|| json!({}));
     serde_json::from_value(value).unwrap_or_default()
 }
@@ -150,6 +160,6 @@ pub(super) fn choose(runner: Option<Budget>, graph: Option<Budget>, state: &Stat
     runner.or(changed).unwrap_or_else(|| recorded_budget(state))
 }
 
-pub(super) fn to_value(value: &impl Serialize) -> Value {
+pub(crate) fn to_value(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }

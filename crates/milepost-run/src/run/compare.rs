@@ -1,17 +1,18 @@
 //! A recorded run against a graph: what is different and no problem, and what the run cannot go on with.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use milepost::{Mark, MarkQuery, Point, Resume, SessionId};
 use milepost_model::delta::PathPart;
 use milepost_model::{CheckpointId, State, Timestamp};
 use serde_json::{Map, Value, json};
 
+use super::budget;
 use super::error::{Error, Result};
 use super::flow::edge_name;
-use super::ledger::{Decided, Entry, Ledger, Status};
+use super::ledger::{Ledger, Status};
 use super::{Changes, Runner};
-use crate::graph::{Edge, Graph, Node, OnError, check, template_paths};
+use crate::graph::{Edge, Graph, Node, OnLimit, reread, template_paths};
 
 /// The most checkpoints that are looked at (1,000).
 const MAX_MARKS: usize = 1000;
@@ -77,6 +78,10 @@ pub(super) fn compare(
     let is_same = Ledger::graph_text(state).is_some_and(|(_, text)| text == *graph.text);
     if !is_same {
         compare_nodes(graph, state, &ledger, own_actions, &mut changes, &mut breaks);
+        // What cannot be read any more is compared as far as its nodes were noted.
+        if let Some(before) = begun_with(state, own_actions) {
+            changes.extend(compare_ways(&before, graph));
+        }
     }
     let missing = graph.memory.keys().filter(|key| !ledger.memory().contains_key(*key));
     changes.extend(missing.map(|key| format!("memory key {key} is new, and begins as the graph says")));
@@ -117,9 +122,78 @@ fn compare_nodes(
     changes.extend(new.map(|node| format!("node {} is new", node.id)));
 }
 
+/// The graph that a state's run was begun with, or last resumed with.
+pub(super) fn begun_with(state: &State, own_actions: &[&str]) -> Option<Graph> {
+    let (path, text) = Ledger::graph_text(state)?;
+    reread(path.as_ref(), &text, own_actions)
+}
+
+/// What is different about the ways between nodes, and about the graph as a whole.
+fn compare_ways(before: &Graph, now: &Graph) -> Changes {
+    let ways = |graph: &Graph| {
+        let mut all: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for edge in &graph.edges {
+            all.entry(edge_name(graph, edge)).or_default().push(described_edge(edge));
+        }
+        all
+    };
+    let (old, new) = (ways(before), ways(now));
+    let mut changes = Vec::new();
+    for name in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
+        match (old.get(name), new.get(name)) {
+            (Some(_), None) => changes.push(format!("edge {name} is gone")),
+            (None, Some(edges)) => {
+                let when = edges.first().and_then(|edge| edge.get("when")).map(told);
+                let when = when.map(|when| format!(", when {when}")).unwrap_or_default();
+                changes.push(format!("edge {name} is new{when}"));
+            }
+            (Some(before), Some(now)) if before != now => {
+                let differences = match (before.as_slice(), now.as_slice()) {
+                    ([before], [now]) => differences("", before, now).join("; "),
+                    (before, now) => {
+                        format!("it was {} and is {}", told(&before.into()), told(&now.into()))
+                    }
+                };
+                changes.push(format!("edge {name} is another: {differences}"));
+            }
+            _ => {}
+        }
+    }
+    let (before, now) = (described_whole(before), described_whole(now));
+    changes.extend(differences("", &before, &now));
+    changes
+}
+
+fn described_edge(edge: &Edge) -> Value {
+    let mut out = Map::new();
+    if let Some(when) = &edge.when {
+        out.insert("when".to_owned(), when.text().into());
+    }
+    if let Some(limit) = edge.limit {
+        out.insert("limit".to_owned(), limit.into());
+        let on_limit = if edge.on_limit == OnLimit::GoOn { "go_on" } else { "pause" };
+        out.insert("on_limit".to_owned(), on_limit.into());
+    }
+    Value::Object(out)
+}
+
+/// What a graph says beside its nodes and edges, as its file names it.
+fn described_whole(graph: &Graph) -> Value {
+    let outputs: Map<String, Value> =
+        graph.outputs.iter().map(|(key, value)| (key.clone(), value.text().into())).collect();
+    let mut out = json!({"outputs": outputs, "parallel": graph.parallel});
+    if let Some(start) = &graph.start {
+        out["start"] = start.iter().map(|number| graph.nodes[*number].id.clone()).collect();
+    }
+    if let Some(budget) = &graph.budget {
+        out["budget"] = budget::to_value(budget);
+    }
+    out
+}
+
 /// What is different about a step of the graph that a state's run was begun with.
 fn step_difference(graph: &Graph, state: &State, id: &str, own_actions: &[&str]) -> String {
-    let before = Ledger::graph_text(state).and_then(|(path, text)| check(path.as_ref(), &text, own_actions).graph);
+    let before = begun_with(state, own_actions);
     let node = |graph: &Graph| graph.find(id).map(|number| described(&graph.nodes[number]));
     match (before.as_ref().and_then(node), node(graph)) {
         (Some(before), Some(now)) => differences("", &before, &now).join("; "),
@@ -312,7 +386,12 @@ impl Runner {
     }
 
     /// The newest checkpoint from which a run can go on with a graph.
-    async fn nearest(&self, id: SessionId, graph: &Graph, given: &BTreeSet<String>) -> Result<Option<Nearest>> {
+    pub(super) async fn nearest(
+        &self,
+        id: SessionId,
+        graph: &Graph,
+        given: &BTreeSet<String>,
+    ) -> Result<Option<Nearest>> {
         let query = MarkQuery { resumable: Some(true), limit: Some(MAX_MARKS), ..MarkQuery::default() };
         let own = self.own_actions();
         for mark in self.engine.store().marks(id, &query).await.map_err(milepost::Error::from)? {
@@ -324,109 +403,6 @@ impl Runner {
             }
         }
         Ok(None)
-    }
-
-    /// Checks a recorded session against a graph: what is different and no problem, what it could not go on with, and
-    /// whether every decision that was made would be made again. Decisions are looked at as they stood at the next
-    /// checkpoint.
-    pub async fn verify_replay(&self, graph: &Graph, id: SessionId) -> Result<Replay> {
-        let store = self.engine.store();
-        let state = store.state(id).await.map_err(milepost::Error::from)?;
-        if Ledger::graph_text(&state).is_none() {
-            let why = "the session has no run of a graph";
-            return Err(Error::refused(
-                format!("checking session {id} against {}", graph.name),
-                why,
-                "name a session of a run",
-            ));
-        }
-        let (mut changes, mut breaks) = compare(graph, &state, &BTreeSet::new(), &self.own_actions())?;
-        let nearest = if breaks.is_empty() { None } else { self.nearest(id, graph, &BTreeSet::new()).await? };
-        let query = MarkQuery { oldest_first: true, limit: Some(MAX_MARKS), ..MarkQuery::default() };
-        let mut seen = Ledger::read(&State::default())?;
-        let mut decisions = 0;
-        for mark in store.marks(id, &query).await.map_err(milepost::Error::from)? {
-            let then = Ledger::read(&store.state_at(mark.at).await.map_err(milepost::Error::from)?)?;
-            decisions += decide_again(graph, id, &seen, &then, &mut breaks);
-            seen = then;
-        }
-        decisions += decide_again(graph, id, &seen, &Ledger::read(&state)?, &mut breaks);
-        let recorded = state.pointer("/execution/edges").and_then(Value::as_object);
-        let names: BTreeSet<String> = graph.edges.iter().map(|edge| edge_name(graph, edge)).collect();
-        let gone = recorded.into_iter().flatten().filter(|(name, _)| !names.contains(*name));
-        changes.extend(gone.map(|(name, _)| format!("edge {name} is gone")));
-        Ok(Replay { session: id, changes, breaks, nearest, decisions })
-    }
-}
-
-/// Makes the decisions again that were made between two moments; how many those were.
-fn decide_again(graph: &Graph, id: SessionId, before: &Ledger, now: &Ledger, breaks: &mut Vec<Break>) -> usize {
-    let mut decisions = 0;
-    for edge in &graph.edges {
-        let name = edge_name(graph, edge);
-        let from = &graph.nodes[edge.from];
-        let mut entry = now.node(&from.id).cloned().unwrap_or_default();
-        let decided = match edge.limit {
-            None => now.edge(&name).filter(|_| before.edge(&name).is_none()),
-            Some(limit) => loop_decided(graph, before, now, edge, limit),
-        };
-        let Some(decided) = decided else { continue };
-        if edge.limit.is_some() && decided == Decided::Taken {
-            // The round that ended, not the one that begins with it.
-            let ended = before.node(&from.id).cloned().unwrap_or_default();
-            entry = Entry { iteration: entry.iteration.saturating_sub(1), status: Status::Completed, ..ended };
-        }
-        if entry.status == Status::Skipped {
-            continue;
-        }
-        decisions += 1;
-        let names = Map::from_iter([
-            ("memory".to_owned(), Value::Object(now.memory().clone())),
-            ("outputs".to_owned(), Value::Object(now.outputs().clone())),
-            ("output".to_owned(), now.outputs().get(&from.output).cloned().unwrap_or_default()),
-            ("node".to_owned(), from.id.clone().into()),
-            ("session".to_owned(), id.to_string().into()),
-            ("key".to_owned(), entry.key.clone().into()),
-            ("attempt".to_owned(), entry.attempt.into()),
-            ("iteration".to_owned(), entry.iteration.into()),
-            ("failed".to_owned(), (entry.status == Status::Failed).into()),
-            ("error".to_owned(), entry.error.clone().into()),
-        ]);
-        let holds = edge.when.as_ref().map_or(Ok(true), |when| when.holds(&names));
-        let why = match (holds, decided) {
-            (Ok(true), Decided::Taken) | (Ok(false), Decided::Passed) => continue,
-            (Ok(true), Decided::Passed) => "it was passed, and would be taken now".to_owned(),
-            (Ok(false), Decided::Taken) => "it was taken, and would be passed now".to_owned(),
-            (Err(why), _) => format!("its condition cannot be evaluated: {why}"),
-        };
-        breaks.push(Break { about: About::Edge(name), why });
-    }
-    decisions
-}
-
-/// Whether a loop began again between two moments, or was left when it might have. At its limit nothing is decided.
-fn loop_decided(graph: &Graph, before: &Ledger, now: &Ledger, edge: &Edge, limit: u32) -> Option<Decided> {
-    let (name, from) = (edge_name(graph, edge), &graph.nodes[edge.from]);
-    let (was, is) = (before.rounds(&name), now.rounds(&name));
-    let is_over = |ledger: &Ledger| match ledger.status(&from.id) {
-        Status::Completed => true,
-        Status::Failed => from.on_error == OnError::GoOn,
-        _ => false,
-    };
-    let round = |ledger: &Ledger| ledger.node(&from.id).map(|entry| entry.iteration);
-    // A node that is stuck has not been gone on from.
-    let mut others = graph.outgoing(edge.from).filter(|(_, edge)| edge.limit.is_none());
-    let is_left = others.all(|(_, edge)| now.edge(&edge_name(graph, edge)).is_some());
-    // How a round failed is forgotten when the next begins.
-    let asks_how =
-        edge.when.as_ref().is_some_and(|when| ["failed", "error"].iter().any(|name| when.text().contains(name)));
-    match is.saturating_sub(was) {
-        0 if is < limit && is_left && is_over(now) && (!is_over(before) || round(before) != round(now)) => {
-            Some(Decided::Passed)
-        }
-        // What was decided with must still be there: no further round has ended.
-        1 if !is_over(now) && !asks_how => Some(Decided::Taken),
-        _ => None,
     }
 }
 

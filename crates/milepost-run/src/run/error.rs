@@ -66,6 +66,9 @@ pub enum Error {
 
 fn offer(nearest: Option<&Nearest>) -> String {
     match nearest {
+        Some(nearest) if nearest.description.is_empty() => {
+            format!("resume from checkpoint {} (of {})", nearest.checkpoint, nearest.time)
+        }
         Some(nearest) => format!("resume from checkpoint {} ({})", nearest.checkpoint, nearest.description),
         None => "no checkpoint works with it: run it with the graph of then".to_owned(),
     }

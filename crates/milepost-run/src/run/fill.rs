@@ -18,7 +18,7 @@ pub(super) fn fill_action(action: &str, parameters: &Value, names: &Map<String, 
     let mut out = Map::new();
     for (key, value) in parameters {
         let shape = known.and_then(|all| all.iter().find(|one| one.name == key)).map(|one| one.shape);
-        let is_command = action == "shell" && key == "command";
+        let is_command = matches!(shape, Some(Shape::Command));
         let filled = match shape {
             // Plain texts are not templates.
             Some(Shape::Text | Shape::Texts | Shape::Choice(_) | Shape::Duration) => Ok(value.clone()),

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use milepost::{Resume, SessionId, SessionQuery, Status as SessionStatus};
 use milepost_model::State;
-use serde_json::Value;
 
 use super::budget::{self, Budget, Spent};
 use super::error::Result;
 use super::ledger::{Ledger, Status};
 use super::{Changes, Runner};
-use crate::graph::Graph;
+use crate::graph::{Graph, Node};
 
 /// The most sessions of the same graph that are looked at (20), among the newest (200).
 const MAX_OTHERS: usize = 20;
@@ -100,27 +99,19 @@ impl Average {
     }
 }
 
-/// Whether an action asks models; what is inside of a graph may.
-fn asks(action: &str, parameters: &Value) -> bool {
-    match action {
-        "model" | "agent" | "checks" => true,
-        "graph" => {
-            let inside = parameters.get("graph");
-            let nodes = inside.and_then(|graph| ["nodes", "steps", "plan"].iter().find_map(|key| graph.get(*key)));
-            let nodes: Vec<&Value> = match nodes {
-                Some(Value::Object(map)) => map.values().collect(),
-                Some(Value::Array(items)) => items.iter().collect(),
-                // A file: nobody knows before it is read.
-                _ => return true,
-            };
-            nodes.into_iter().any(|node| {
-                let action = node.get("action").and_then(Value::as_str).unwrap_or_default();
-                let with = node.get("with").or_else(|| node.get("parameters")).cloned().unwrap_or_default();
-                asks(action, &with)
-            })
-        }
-        _ => false,
+/// Whether a node asks models, or what is inside of it does. Of a graph that cannot be read nobody knows: it may.
+fn asks(graph: &Graph, node: &Node, own_actions: &[&str]) -> bool {
+    if node.action != "graph" {
+        return asks_itself(node);
     }
+    let Some(inner) = graph.inside(node, own_actions) else { return true };
+    let mut any = false;
+    inner.each_node(own_actions, &mut |node| any |= node.is_none_or(asks_itself));
+    any
+}
+
+fn asks_itself(node: &Node) -> bool {
+    matches!(node.action.as_str(), "model" | "agent" | "checks")
 }
 
 /// What each node of a run cost, of the rounds that are over.
@@ -165,8 +156,9 @@ impl Runner {
     async fn forecast_from(&self, id: SessionId, state: &State, graph: &Graph) -> Result<Forecast> {
         let ledger = Ledger::read(state)?;
         let is_left = |id: &str| !matches!(ledger.status(id), Status::Completed | Status::Skipped);
-        let left: Vec<_> =
-            graph.nodes.iter().filter(|node| is_left(&node.id) && asks(&node.action, &node.parameters)).collect();
+        let own_actions = self.own_actions();
+        let is_asking = |node: &&Node| is_left(&node.id) && asks(graph, node, &own_actions);
+        let left: Vec<&Node> = graph.nodes.iter().filter(is_asking).collect();
         let mut own = BTreeMap::new();
         recorded(state, graph, &mut own)?;
         let mut all = Average::default();

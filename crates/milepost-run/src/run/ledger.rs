@@ -509,7 +509,7 @@ fn read_part_outputs<'s>(prefix: &str, found: &'s Value, depth: usize, out: &mut
         let text = |key: &str| below.pointer(&format!("/data/graph/{key}")).and_then(Value::as_str);
         // Nodes of a graph inside may give under another name than their own.
         let graph = text("path").zip(text("text"));
-        let graph = graph.and_then(|(path, text)| crate::graph::check(path.as_ref(), text, &[]).graph);
+        let graph = graph.and_then(|(path, text)| crate::graph::reread(path.as_ref(), text, &[]));
         for part in below.get("nodes").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
             let node = graph.as_ref().and_then(|graph| Some(&graph.nodes[graph.find(part)?]));
             let given = node.map_or(part.as_str(), |node| node.output.as_str());

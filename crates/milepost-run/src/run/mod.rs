@@ -9,7 +9,7 @@ mod actions;
 mod again;
 mod asked;
 mod back;
-mod budget;
+pub(crate) mod budget;
 mod compare;
 mod error;
 mod fill;
@@ -17,6 +17,7 @@ mod flow;
 mod forecast;
 mod ledger;
 mod parts;
+mod replay;
 mod turn;
 pub(crate) mod wake;
 
@@ -39,7 +40,7 @@ pub use forecast::{Basis, Forecast, Preview, StepForecast};
 pub use ledger::{Decided, Entry, Ledger, Status};
 pub use wake::wake;
 
-use crate::graph::{Graph, check};
+use crate::graph::{Graph, Rules, check_by};
 use budget::Purse;
 use ledger::At;
 use parts::{Journal, Parts};
@@ -325,7 +326,7 @@ impl Runner {
     fn recorded_graph(&self, state: &State) -> Result<Graph> {
         let nothing = || Error::refused("resuming the run", "the session has no run of a graph", "name a graph's file");
         let (path, text) = Ledger::graph_text(state).ok_or_else(nothing)?;
-        let checked = check(path.as_ref(), &text, &self.own_actions());
+        let checked = check_by(path.as_ref(), &text, &self.own_actions(), Rules::OfOld);
         let why = checked.errors().next().map(ToString::to_string).unwrap_or_default();
         checked.graph.ok_or_else(|| Error::refused("resuming the run with its own graph", why, "name a graph's file"))
     }

@@ -1,11 +1,18 @@
 //! Wake-ups: records that say when a waiting run is to go on. Whoever is alive when one is due claims it, and nobody else
 //! gets it meanwhile.
 
-use milepost::{Milepost, SessionId, Timestamp};
+use milepost::{Milepost, Resume, SessionId, Timestamp};
 use serde_json::{Value, json};
 
 use super::Runner;
 use super::error::Result;
+use super::ledger::{Ledger, Status};
+use crate::chat::WAKE_TRIES;
+
+/// How long is waited after a session was woken in vain, in milliseconds (5 seconds): twice as long after each try,
+const WAKE_AGAIN_MS: u64 = 5000;
+/// at most so long (10 minutes), and up to half of it less, by chance.
+const MAX_WAKE_AGAIN_MS: u64 = 600_000;
 
 /// The kind of records that wake-ups are.
 const WAKEUP: &str = "wakeup";
@@ -61,6 +68,14 @@ pub(crate) async fn tries(engine: &Milepost, id: SessionId) -> milepost::Result<
     let value = known.and_then(|record| serde_json::from_slice::<Value>(&record.value).ok());
     let tries = value.and_then(|value| value.get(TRIES)?.as_u64()).unwrap_or(0);
     Ok(u32::try_from(tries).unwrap_or(u32::MAX - 1))
+}
+
+/// How long to wait after so many tries, in milliseconds.
+pub(crate) fn again_in_ms(engine: &Milepost, tries: u32) -> u64 {
+    let doubled = (WAKE_AGAIN_MS << tries.saturating_sub(1).min(20)).min(MAX_WAKE_AGAIN_MS);
+    let mut random = [0u8; 8];
+    engine.source().fill(&mut random);
+    doubled / 2 + u64::from_le_bytes(random) % (doubled / 2 + 1)
 }
 
 /// When a session is to go on; none when it waits for no time.
@@ -134,6 +149,47 @@ impl Runner {
             }
         }
         Ok(claimed)
+    }
+
+    /// Notes that a session whose wake-up was followed could not even be gone on with: a key is missing, its state is
+    /// damaged. It is woken again, later each time; after [`WAKE_TRIES`] it is paused with the reason. When it is woken next;
+    /// none when it is not.
+    pub async fn woken_in_vain(&self, id: SessionId, why: &str) -> Result<Option<Timestamp>> {
+        let (store, key) = (self.engine.store(), id.to_string());
+        let Some(record) = store.record(WAKEUP, &key).await.map_err(milepost::Error::from)? else { return Ok(None) };
+        let tries = tries(&self.engine, id).await?.saturating_add(1);
+        if tries < WAKE_TRIES {
+            let wait = i64::try_from(again_in_ms(&self.engine, tries)).unwrap_or(i64::MAX);
+            let until = self.engine.source().now().plus_ms(wait);
+            // A request to go on stays one.
+            let mut value = serde_json::from_slice::<Value>(&record.value).ok().filter(Value::is_object);
+            let value = value.get_or_insert_with(|| json!({}));
+            value[TRIES] = tries.into();
+            let value = value.to_string();
+            let put = store.put_record(WAKEUP, &key, Some(record.version), Some(until), value.as_bytes()).await;
+            return match put {
+                // Somebody else changed it meanwhile, and knows more.
+                Err(milepost::store::Error::Conflict(_)) => self.due(id).await,
+                other => Ok(other.map(|_| Some(until)).map_err(milepost::Error::from)?),
+            };
+        }
+        self.forget_wakeup(id).await?;
+        let session = self.engine.resume(id, Resume::latest()).await?.session;
+        session.pause(Some(&format!("it could not be gone on with in {WAKE_TRIES} tries: {why}"))).await?;
+        session.release().await?;
+        Ok(None)
+    }
+
+    /// Whether a run that is paused at a question that was denied has a new answer to it, and so can go on by itself.
+    pub async fn is_answered_anew(&self, id: SessionId) -> Result<bool> {
+        if self.asked_to_wake(id).await?.is_none() {
+            return Ok(false);
+        }
+        let state = self.engine.store().state(id).await.map_err(milepost::Error::from)?;
+        let Ok(graph) = self.recorded_graph(&state) else { return Ok(false) };
+        let ledger = Ledger::read(&state)?;
+        let mut failed = ledger.nodes().filter(|(_, entry)| entry.status == Status::Failed);
+        Ok(failed.any(|(name, _)| self.asked(&state, &graph, name).is_some()))
     }
 
     /// When the next wake-up is due; none when nobody waits for one.

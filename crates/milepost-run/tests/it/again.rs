@@ -46,7 +46,17 @@ async fn a_node_that_vanished_names_the_nearest_checkpoint_that_works() {
     let how = Resume::from(Point::Checkpoint(nearest.checkpoint));
     let (end, changes) = scene.runner(&engine).resume(id, how, Some(&other), &BTreeMap::new()).await.unwrap();
     completed(&end);
-    assert_eq!(changes, ["node q is gone", "node other is new"]);
+    assert_eq!(
+        changes,
+        [
+            "node q is gone",
+            "node other is new",
+            "edge bad>other is new",
+            "edge bad>q is gone",
+            "edge good>other is new",
+            "edge good>q is gone"
+        ]
+    );
     assert_eq!(scene.effects.nodes(), ["a", "b", "good", "other"]);
 }
 
@@ -63,6 +73,7 @@ async fn a_memory_key_that_is_missing_names_the_nearest_checkpoint_or_can_be_giv
     let error = scene.resume_with(id, &BTreeMap::new(), Some(&other)).await.unwrap_err();
     let Error::Incompatible { name, nearest: Some(nearest), why } = &error else { panic!("{error}") };
     assert_eq!(name, "kind");
+    assert!(!error.to_string().contains("()"), "{error}");
     assert!(why.contains("last needs memory.kind"), "{why}");
     // Before the step that writes it: nothing had begun.
     let engine = scene.engine().await;
@@ -131,8 +142,8 @@ async fn recorded_sessions_are_checked_against_todays_graph() {
     assert_eq!(
         told,
         [
-            (&About::Edge("b>good".into()), "it was taken, and would be passed now"),
             (&About::Edge("b>bad".into()), "it was passed, and would be taken now"),
+            (&About::Edge("b>good".into()), "it was taken, and would be passed now"),
         ]
     );
     let asked = runner.verify_replay(&graph(&PLAN.replace("Go on?", "Really?")), id).await.unwrap();
@@ -311,4 +322,104 @@ edges:
     let edge = || About::Edge("count>work".into());
     assert_eq!(told("memory.count < 2").await, [(edge(), "it was taken, and would be passed now".to_owned())]);
     assert_eq!(told("memory.count < 4").await, [(edge(), "it was passed, and would be taken now".to_owned())]);
+}
+
+/// Whichever checkpoints were taken or are left: the log knows what a decision was made with.
+#[tokio::test]
+async fn decisions_are_made_again_with_the_memory_that_they_were_made_with() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let text = "
+memory: {n: 0}
+nodes:
+  a: {action: set, with: {n: 1}}
+  b: {action: keyed}
+  c: {action: set, with: {n: 2}}
+edges:
+  - {from: a, to: b, when: memory.n == 1}
+  - {from: b, to: c}
+";
+    let policy = json!({"triggers": {"node_start": false, "node_complete": false, "step": false}});
+    let new = NewSession { policy: Some(policy), ..NewSession::default() };
+    let (id, end) = scene.runner(&engine).start(&graph(text), new).await.unwrap();
+    completed(&end);
+    let same = scene.runner(&engine).verify_replay(&graph(text), id).await.unwrap();
+    assert_eq!((same.breaks.len(), same.decisions), (0, 2), "{same:?}");
+    let other = graph(&text.replace("memory.n == 1", "memory.n == 2"));
+    let breaks = scene.runner(&engine).verify_replay(&other, id).await.unwrap().breaks;
+    assert_eq!(breaks[0].why, "it was taken, and would be passed now");
+}
+
+#[tokio::test]
+async fn ways_that_were_taken_and_are_gone_and_new_ones_that_would_be_taken_are_breaks() {
+    let scene = Scene::new();
+    let text = "
+memory: {n: 1}
+nodes:
+  a: {action: keyed}
+  b: {action: keyed}
+  c: {action: keyed}
+edges:
+  - {from: a, to: b}
+  - {from: b, to: c}
+";
+    let (id, end) = scene.start(text).await;
+    completed(&end);
+    let engine = scene.engine().await;
+    let runner = scene.runner(&engine);
+    let told = |text: String| {
+        let runner = runner.clone();
+        async move {
+            let replay = runner.verify_replay(&graph(&text), id).await.unwrap();
+            replay.breaks.into_iter().map(|one| format!("{:?}: {}", one.about, one.why)).collect::<Vec<_>>()
+        }
+    };
+    let without =
+        text.replace("  b: {action: keyed}\n", "").replace("  - {from: a, to: b}\n", "").replace("from: b", "from: a");
+    assert_eq!(
+        told(without).await,
+        [
+            "Edge(\"a>b\"): it was taken, and is gone",
+            "Edge(\"a>c\"): it is new, and would be taken",
+            "Edge(\"b>c\"): it was taken, and is gone"
+        ]
+    );
+    let more = text.replace("edges:\n", "  d: {action: keyed}\nedges:\n  - {from: a, to: d, when: memory.n == N}\n");
+    assert_eq!(told(more.replace("== N", "== 1")).await, ["Edge(\"a>d\"): it is new, and would be taken"]);
+    assert_eq!(told(more.replace("== N", "== 2")).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn every_compatible_change_of_a_graph_is_listed() {
+    let scene = Scene::new();
+    let text = "
+memory: {x: 0}
+parallel: 2
+nodes:
+  a: {action: keyed}
+  q: {action: ask, with: {question: 'Go on?'}}
+  d: {action: keyed}
+edges:
+  - {from: a, to: a, when: memory.x == 1, limit: 3}
+  - {from: a, to: q}
+  - {from: q, to: d, when: output.answer == 'y'}
+outputs: {x: memory.x}
+";
+    let (id, _) = scene.start(text).await;
+    let other = text
+        .replace("limit: 3", "limit: 4, on_limit: go_on")
+        .replace("== 'y'", "!= 'y'")
+        .replace("outputs: {x: memory.x}", "outputs: {x: memory.x + 1, z: memory.x}\nbudget: {tokens: 5}\nstart: a")
+        .replace("parallel: 2", "parallel: 3");
+    let engine = scene.engine().await;
+    let seen = scene.runner(&engine).preview(id, &Resume::latest(), Some(&graph(&other))).await.unwrap();
+    insta::assert_snapshot!(seen.changes.join("\n"), @r#"
+    edge a>a is another: limit was 3 and is 4; on_limit was "pause" and is "go_on"
+    edge q>d is another: when was "output.answer == 'y'" and is "output.answer != 'y'"
+    budget is new: {"tokens":5}
+    outputs.x was "memory.x" and is "memory.x + 1"
+    outputs.z is new: "memory.x"
+    parallel was 2 and is 3
+    start is new: ["a"]
+    "#);
 }

@@ -6,7 +6,7 @@ use milepost::{NewSession, Resume};
 use milepost_run::run::{Basis, Budget, End};
 use serde_json::json;
 
-use crate::support::{Scene, completed, graph};
+use crate::support::{Scene, Telling, completed, graph};
 
 const SCRIPT: &str = "
 replies:
@@ -121,7 +121,7 @@ async fn what_a_resume_will_cost_is_known_before() {
     let text = "
 steps:
   - {id: a, action: model, with: {prompt: first}}
-  - {id: q, action: ask, with: {question: x, default: y}, needs: a}
+  - {id: q, action: ask, with: {question: x}, needs: a}
   - {id: b, action: model, with: {prompt: second}, needs: q}
   - {id: c, action: effect, needs: b}
 ";
@@ -149,4 +149,38 @@ steps:
     let (id, _) = runner.start(&graph(text), NewSession::default()).await.unwrap();
     let forecast = runner.forecast(id, None).await.unwrap();
     assert_eq!((forecast.tokens, forecast.cost_usd, forecast.unknown.as_slice()), (None, None, &["z".to_owned()][..]));
+}
+
+/// What was sent and half received was paid for.
+#[tokio::test]
+async fn answers_that_were_cut_count() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let runner = scene.runner(&engine).model(Telling::cut("half a"));
+    let text = "nodes:\n  a: {action: model, with: {prompt: x}, retry: {attempts: 2, backoff: 1ms}}\n";
+    let (id, end) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    assert!(matches!(end, End::Paused { .. }), "{end:?}");
+    let spent = &scene.section(id, "execution").await["spent"];
+    assert_eq!((&spent["input_tokens"], &spent["output_tokens"]), (&json!(180), &json!(20)), "{spent}");
+    assert_eq!(scene.said(id, "a/cut").await.len(), 2, "beside the conversation");
+    // And a budget stops it.
+    let runner = runner.budget(Budget { tokens: Some(100), cost_usd: None });
+    let (_, end) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("budget of 100 tokens is used up")), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_run_waits_for_a_model_that_used_up_its_limit() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let now = milepost::model::Clock::now(&*scene.clock);
+    let model = Telling::ready_at(now.plus_ms(600_000));
+    let runner = scene.runner(&engine).model(model.clone());
+    let text = "steps:\n  - {id: a, action: model, with: {prompt: x}}\n  - {id: b, action: model, with: {prompt: y}, needs: a}\n";
+    let (id, end) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    assert!(matches!(&end, End::Waiting { until: Some(until), .. } if *until == now.plus_ms(600_000)), "{end:?}");
+    assert_eq!(model.asked(), 1);
+    scene.clock.advance_ms(600_000);
+    completed(&runner.resume(id, Resume::latest(), None, &EMPTY).await.unwrap().0);
+    assert_eq!(model.asked(), 2);
 }

@@ -4,9 +4,10 @@ use milepost::context::history::Dialect;
 use milepost::{NewSession, Resume, SessionId, SessionPatch};
 use milepost_models::Cancel;
 use milepost_run::chat::{Chat, Said, WAKE_TRIES};
+use milepost_run::run::Budget;
 use serde_json::json;
 
-use crate::support::{Overheard, Scene};
+use crate::support::{Overheard, Scene, Telling};
 
 /// Long enough that a few of them pass the budget.
 fn long(number: usize) -> String {
@@ -205,4 +206,104 @@ async fn a_conversation_that_has_its_answer_is_not_asked_again() {
     milepost_run::run::wake(&engine, id).await.unwrap();
     assert_eq!(wake(&scene, id, FINE, &Cancel::new()).await, None);
     assert_eq!((scene.said(id, "main").await.len(), due_in_ms(&scene, id).await), (2, None));
+}
+
+/// What cannot even be begun, for want of a key or a whole state, is not tried for ever.
+#[tokio::test]
+async fn a_session_that_cannot_be_gone_on_with_is_tried_later_each_time_and_then_pauses() {
+    let scene = Scene::new();
+    let id = limited(&scene).await;
+    let engine = scene.engine().await;
+    let runner = scene.runner(&engine);
+    let mut waits = Vec::new();
+    for _ in 1..WAKE_TRIES {
+        assert_eq!(runner.claim_due(5).await.unwrap(), [id]);
+        assert!(runner.woken_in_vain(id, "there is no key").await.unwrap().is_some());
+        let wait = due_in_ms(&scene, id).await.unwrap();
+        waits.push(wait);
+        scene.clock.advance_ms(wait + 1);
+    }
+    assert!(waits[0] >= 2500 && waits[6] > 100_000, "{waits:?}");
+    assert_eq!(runner.claim_due(5).await.unwrap(), [id]);
+    assert_eq!(runner.woken_in_vain(id, "there is no key").await.unwrap(), None);
+    assert_eq!(runner.next_due().await.unwrap(), None);
+    assert_eq!(scene.status(id).await, "paused");
+    let why = reason(&scene, id).await;
+    assert!(why.contains("8 tries: there is no key"), "{why}");
+}
+
+const PRICED: &str =
+    "after_last: repeat\nreplies: [{text: Noted., usage: {input_tokens: 40, output_tokens: 10}, cost_usd: 0.5}]\n";
+
+#[tokio::test]
+async fn a_budget_that_is_used_up_pauses_a_conversation_until_it_is_raised() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let model = Overheard::new(PRICED);
+    let chat = Chat::begin(&engine, NewSession::titled("Dear"), model.clone(), Dialect::OpenAi).await.unwrap();
+    let id = chat.session().id();
+    let chat = chat.budget(Some(Budget { tokens: Some(100), cost_usd: None })).await.unwrap();
+    for text in ["one", "two"] {
+        assert!(matches!(chat.say(text, &Cancel::new(), |_| {}).await.unwrap(), Said::Whole(_)));
+    }
+    let said = chat.say("three", &Cancel::new(), |_| {}).await.unwrap();
+    assert!(
+        matches!(&said, Said::OverBudget(why) if why.contains("budget of 100 tokens is used up (100)")),
+        "{said:?}"
+    );
+    chat.leave().await.unwrap();
+    assert_eq!(scene.status(id).await, "paused");
+    assert!(reason(&scene, id).await.contains("budget of 100 tokens"));
+    assert_eq!(model.given().len(), 2, "it was not asked");
+    // It is kept: whoever goes on is held to it, and may raise it.
+    let (chat, left) = Chat::resume(&engine, id, Resume::latest(), model.clone(), Dialect::OpenAi).await.unwrap();
+    assert!(left.is_unanswered, "what was said is kept");
+    assert!(matches!(chat.again(&Cancel::new(), |_| {}).await.unwrap(), Some(Said::OverBudget(_))));
+    let chat = chat.budget(Some(Budget { tokens: Some(1000), cost_usd: None })).await.unwrap();
+    assert!(matches!(chat.again(&Cancel::new(), |_| {}).await.unwrap(), Some(Said::Whole(_))));
+    assert_eq!(chat.session().state().await.unwrap().pointer("/execution/spent/input_tokens"), Some(&json!(120)));
+}
+
+/// A budget that comes later counts what was said before it.
+#[tokio::test]
+async fn a_budget_counts_what_a_conversation_cost_before_it() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let model = Overheard::new(PRICED);
+    let chat = Chat::begin(&engine, NewSession::default(), model.clone(), Dialect::OpenAi).await.unwrap();
+    let id = chat.session().id();
+    chat.say("one", &Cancel::new(), |_| {}).await.unwrap();
+    chat.leave().await.unwrap();
+    let (chat, _) = Chat::resume(&engine, id, Resume::latest(), model.clone(), Dialect::OpenAi).await.unwrap();
+    let chat = chat.budget(Some(Budget { tokens: None, cost_usd: Some(0.5) })).await.unwrap();
+    assert!(matches!(chat.say("two", &Cancel::new(), |_| {}).await.unwrap(), Said::OverBudget(_)));
+}
+
+/// A model that says that its limit is used up is not asked before.
+#[tokio::test]
+async fn a_model_that_used_up_its_limit_is_asked_when_it_is_ready() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let now = milepost::model::Clock::now(&*scene.clock);
+    let model = Telling::ready_at(now.plus_ms(60_000));
+    let chat = Chat::begin(&engine, NewSession::default(), model.clone(), Dialect::OpenAi).await.unwrap();
+    assert!(matches!(chat.say("one", &Cancel::new(), |_| {}).await.unwrap(), Said::Whole(_)));
+    let said = chat.say("two", &Cancel::new(), |_| {}).await.unwrap();
+    assert!(matches!(&said, Said::Limited(limited) if limited.until == now.plus_ms(60_000)), "{said:?}");
+    assert_eq!((model.asked(), due_in_ms(&scene, chat.session().id()).await), (1, Some(60_000)));
+    scene.clock.advance_ms(60_000);
+    assert!(matches!(chat.again(&Cancel::new(), |_| {}).await.unwrap(), Some(Said::Whole(_))));
+}
+
+/// What a model said that an answer costs counts, though nothing of the answer came.
+#[tokio::test]
+async fn an_answer_that_was_cut_before_its_first_word_counts() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let chat = Chat::begin(&engine, NewSession::default(), Telling::cut(""), Dialect::OpenAi).await.unwrap();
+    let chat = chat.budget(Some(Budget { tokens: Some(10), cost_usd: None })).await.unwrap();
+    let said = chat.say("one", &Cancel::new(), |_| {}).await.unwrap();
+    assert!(matches!(said, Said::Failed(_)), "{said:?}");
+    assert!(matches!(chat.again(&Cancel::new(), |_| {}).await.unwrap(), Some(Said::OverBudget(_))));
+    assert_eq!(chat.last(5).await.unwrap().len(), 1, "the conversation has nothing of it");
 }

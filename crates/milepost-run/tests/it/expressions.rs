@@ -54,7 +54,7 @@ fn templates_fill_in_and_say_what_is_missing() {
         render("{{ memory | tojson }}", &names, Quote::Plain).unwrap(),
         r#"{"list": ["a", "b"], "topic": "logs"}"#
     );
-    assert!(render("{{ memory.nothing }}", &names, Quote::Plain).unwrap_err().contains("undefined"));
+    assert!(render("{{ memory.nothing }}", &names, Quote::Plain).unwrap_err().contains("memory.nothing is not there"));
     assert!(
         render("{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}", &names, Quote::Plain)
             .unwrap_err()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use milepost::{NewSession, Resume};
-use milepost_run::graph::check;
+use milepost_run::graph::{check, check_files};
 use milepost_run::run::{End, Error, Settle, Status, answer};
 use serde_json::json;
 
@@ -164,4 +164,53 @@ fn mistakes_inside_are_found_with_their_place() {
     let told: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert!(told.iter().any(|one| one.starts_with("g.yaml:18:") && one.contains("there is no node \"d\"")), "{told:?}");
     assert!(told.iter().any(|one| one.starts_with("g.yaml:20:") && one.contains("\"m\"")), "{told:?}");
+}
+
+/// A graph in a file can be looked into before it begins.
+#[tokio::test]
+async fn a_question_of_a_graph_in_a_file_is_known_before_that_begins() {
+    let scene = Scene::new();
+    let inner =
+        "nodes:\n  ok: {action: ask, with: {question: 'fine?', choices: [yes, no]}}\noutputs: {x: outputs.ok.answer}\n";
+    std::fs::write(scene.dir.path().join("inner.yaml"), inner).unwrap();
+    let outer = "nodes:\n  hold: {action: ask, with: {question: 'first?'}}\n  sub: {action: graph, with: {file: inner.yaml}, needs: hold}\noutputs: {x: outputs.sub.x}\n";
+    let outer = check(&scene.dir.path().join("outer.yaml"), outer, &[]).graph.unwrap();
+    let engine = scene.engine().await;
+    let runner = scene.runner(&engine);
+    let (id, _) = runner.start(&outer, NewSession::default()).await.unwrap();
+    let state = engine.store().state(id).await.unwrap();
+    let asked = runner.asked(&state, &outer, "sub/ok").unwrap();
+    assert_eq!(asked.choices, ["yes", "no"]);
+    // And nothing in it asks a model.
+    assert!(runner.forecast(id, None).await.unwrap().steps.is_empty());
+    answer(&engine, id, "sub/ok", 0, "yes", "kim").await.unwrap();
+    answer(&engine, id, "hold", 0, "yes", "kim").await.unwrap();
+    assert_eq!(completed(&scene.resume(id).await)["x"], "yes");
+}
+
+#[test]
+fn the_files_that_a_graph_names_are_checked_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = |files: &[(&str, &str)]| {
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        let checked = check_files(&dir.path().join("g.yaml"), files[0].1, &[]);
+        assert_eq!(checked.graph.is_none(), checked.errors().next().is_some());
+        let lines: Vec<String> = checked.found.iter().map(ToString::to_string).collect();
+        lines.join("\n").replace(&format!("{}/", dir.path().display()), "")
+    };
+    let naming = |file: &str| format!("nodes:\n  a: {{action: graph, with: {{file: {file}}}}}\n");
+    insta::assert_snapshot!(told(&[("g.yaml", &naming("none.yaml"))]), @"g.yaml:2:35: file: none.yaml cannot be read: No such file or directory (os error 2); write the file, or name another");
+    insta::assert_snapshot!(told(&[("g.yaml", &naming("../x.yaml"))]), @r#"g.yaml:2:35: file: "../x.yaml" does not lie beside the graph; name a file below its directory; write the file, or name another"#);
+    insta::assert_snapshot!(told(&[("g.yaml", &naming("x.yaml")), ("x.yaml", "nodes:\n  a: {action: sett}\n")]), @r#"x.yaml:2:15: a: there is no action "sett"; did you mean set?"#);
+    insta::assert_snapshot!(told(&[("g.yaml", &naming("x.yaml")), ("x.yaml", &naming("g.yaml"))]), @"x.yaml:2:35: file: g.yaml runs itself, without end; write a loop with a limit instead");
+    let inside = "nodes:\n  a: {action: graph, with: {graph: {nodes: {b: {action: graph, with: {file: x.yaml}}}}}}\n";
+    insta::assert_snapshot!(told(&[("g.yaml", inside), ("x.yaml", &naming("none.yaml"))]), @"x.yaml:2:35: file: none.yaml cannot be read: No such file or directory (os error 2); write the file, or name another");
+    assert_eq!(
+        told(&[("g.yaml", inside), ("x.yaml", "nodes:\n  m: {action: model, with: {prompt: hi, model: m/x}}\n")]),
+        ""
+    );
+    let graph = check_files(&dir.path().join("g.yaml"), inside, &[]).graph.unwrap();
+    assert_eq!(milepost_run::models::Models::asked_by(&graph), [Some("m/x".to_owned())]);
 }

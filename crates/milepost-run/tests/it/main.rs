@@ -19,6 +19,7 @@ mod loops;
 mod mcps;
 mod mistakes;
 mod people;
+mod quoting;
 mod receiver;
 mod research;
 mod retries;

@@ -356,3 +356,14 @@ fn a_long_chain_is_no_problem() {
     }
     assert_eq!(checked(&text).graph.unwrap().nodes.len(), 5000);
 }
+
+#[test]
+fn a_question_or_a_wait_that_cannot_end_as_it_is_written() {
+    let one = |action: &str, with: &str| told(&format!("nodes:\n  a: {{action: {action}, with: {{{with}}}}}\n"));
+    assert_snapshot!(one("ask", "question: q, choices: [a, b], default: c, timeout: 1m"), @r#"Error g.yaml:2:66: default: "c" is not among the choices; write one of a, b"#);
+    assert_snapshot!(one("ask", "question: q, default: c"), @"Error g.yaml:2:49: default: the question waits for ever, and this answer is never given; write timeout: and how long to wait, or remove it");
+    assert_snapshot!(one("approve", "question: q, default: 'yes'"), @"Error g.yaml:2:53: default: the question waits for ever, and this answer is never given; write timeout: and how long to wait, or remove it");
+    assert_snapshot!(one("wait", "until: nonsense"), @r#"Error g.yaml:2:35: until: "nonsense" is not a date and a time; write one, such as 2026-11-16T12:00:00Z"#);
+    assert_eq!(one("wait", "until: '{{ session }}'"), "");
+    assert_eq!(one("ask", "question: q, choices: [a, b], default: b, timeout: 1m"), "");
+}

@@ -121,7 +121,7 @@ async fn a_short_wait_is_waited_out_and_a_long_one_ends_the_turn() {
     assert!(matches!(scene.resume(id).await, End::Waiting { .. }), "not yet");
     scene.clock.advance_ms(86_400_000);
     completed(&scene.resume(id).await);
-    let (_, end) = scene.start("nodes:\n  a: {action: wait, with: {until: soon}}\n").await;
+    let (_, end) = scene.start("nodes:\n  a: {action: wait, with: {until: '{{ node }}'}}\n").await;
     assert!(matches!(&end, End::Paused { why, .. } if why.contains("not a date")), "{end:?}");
 }
 

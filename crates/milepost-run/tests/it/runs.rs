@@ -215,7 +215,7 @@ async fn a_step_that_is_another_now_is_refused_and_other_changes_are_listed() {
     scene.clock.advance_ms(7_200_000);
     let (end, changes) = scene.resume_with(id, &BTreeMap::new(), Some(&more)).await.unwrap();
     completed(&end);
-    assert_eq!(changes, ["node a is another, and was done as it was", "node c is new"]);
+    assert_eq!(changes, ["node a is another, and was done as it was", "node c is new", "edge b>c is new"]);
     assert_eq!(scene.effects.nodes(), ["b", "c"]);
 }
 

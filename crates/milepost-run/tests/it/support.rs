@@ -122,6 +122,52 @@ impl Model for Overheard {
     }
 }
 
+/// A model whose answers tell something beside what they say.
+#[derive(Debug)]
+pub struct Telling {
+    ready_at: Option<Timestamp>,
+    /// What arrives before the line goes dead.
+    cut: Option<String>,
+    asked: AtomicU32,
+}
+
+impl Telling {
+    pub fn ready_at(at: Timestamp) -> Arc<Self> {
+        Arc::new(Self { ready_at: Some(at), cut: None, asked: AtomicU32::new(0) })
+    }
+
+    pub fn cut(said: &str) -> Arc<Self> {
+        Arc::new(Self { ready_at: None, cut: Some(said.to_owned()), asked: AtomicU32::new(0) })
+    }
+
+    pub fn asked(&self) -> u32 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Model for Telling {
+    fn name(&self) -> &str {
+        "telling"
+    }
+
+    async fn ask(&self, _: &Request, _: &Cancel, _: Heard<'_>) -> Result<Outcome, milepost_models::Error> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mut message = Message::new(Role::Assistant, self.cut.as_deref().unwrap_or("Noted."));
+        message.extra.insert("usage".to_owned(), json!({"input_tokens": 90, "output_tokens": 10}));
+        let (usage, cost) =
+            (milepost_models::Usage { input_tokens: 90, output_tokens: 10, ..Default::default() }, None);
+        let answer = milepost_models::Answer { message, stop: None, usage, cost, ready_at: self.ready_at };
+        Ok(match self.cut {
+            None => Outcome::Whole(answer),
+            Some(_) => {
+                let why = "the line went dead".to_owned();
+                Outcome::Cut { answer, why: milepost_models::Error::Interrupted { model: "telling".to_owned(), why } }
+            }
+        })
+    }
+}
+
 impl Scene {
     pub fn new() -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp(1_767_225_600_000)));

@@ -14,9 +14,11 @@ use milepost::{Milepost, NewSession, Resume, SessionId, SessionPatch, SessionQue
 use milepost_models::{Model, Provider};
 use milepost_run::chat::{Chat, Left};
 use milepost_run::models::Models;
+use milepost_run::run::Budget;
 use serde_json::json;
 
-use super::run::remember_model;
+use super::cost::budget;
+use super::run::{remember_model, said_model};
 use crate::app::{App, interrupts};
 use crate::args;
 use crate::errors::{Failed, Usage};
@@ -48,6 +50,7 @@ pub struct Fresh {
     /// The model that was said, when it is another than the usual one.
     said: Option<String>,
     max_tokens: Option<u32>,
+    budget: Option<Budget>,
 }
 
 impl Fresh {
@@ -63,7 +66,7 @@ impl Fresh {
         remember_model(&mut state, self.said.as_deref());
         let new = NewSession { patch, state, ..NewSession::default() };
         let chat = Chat::begin(&self.engine, new, Arc::clone(&self.model), self.dialect).await?;
-        Ok(chat.max_tokens(self.max_tokens))
+        Ok(chat.max_tokens(self.max_tokens).budget(self.budget).await?)
     }
 }
 
@@ -99,6 +102,9 @@ pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
     };
     if session.is_none() && !args.new && place == Place::Terminal && args.title.is_none() && args.system.is_none() {
         session = offer(app, &engine, &mut lines).await?;
+        if let Some(id) = session {
+            app.free_from_the_dead(id).await?;
+        }
     }
     let fresh = Fresh {
         engine: engine.clone(),
@@ -106,8 +112,9 @@ pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
         dialect,
         title: args.title,
         system: args.system,
-        said: args.model,
+        said: said_model(args.model),
         max_tokens: args.max_tokens,
+        budget: budget(&args.budgets, Budget::default()),
     };
     let (chat, left) = match session {
         Some(id) => {
@@ -121,7 +128,8 @@ pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
                 error => anyhow::Error::from(error),
             })?;
             tell_left(app, id, &left);
-            (Some(chat.max_tokens(args.max_tokens)), Some(left))
+            let budget = budget(&args.budgets, chat.may_cost());
+            (Some(chat.max_tokens(args.max_tokens).budget(budget).await?), Some(left))
         }
         None => (None, None),
     };

@@ -14,6 +14,7 @@ use super::lines::{Heard, Lines};
 use super::{Fresh, Place};
 use crate::app::{App, Interrupts, Stop};
 use crate::commands::cost::UNCHECKED;
+use crate::commands::end::PAUSED;
 use crate::commands::tell::line;
 use crate::errors::{INTERRUPTED, Usage as Wrong};
 use crate::out::{count, plain, safe, short};
@@ -188,6 +189,11 @@ impl Talk<'_> {
                 (limited.partial.as_deref(), Some(why))
             }
             Said::Failed(why) => (None, Some(why.to_string())),
+            Said::OverBudget(why) => {
+                self.code = PAUSED;
+                let id = self.chat.as_ref().map(|chat| short(chat.session().id())).unwrap_or_default();
+                (None, Some(format!("{why}: milepost chat --session {id} --budget-tokens NUMBER")))
+            }
         };
         if let Some(answer) = answer {
             self.spent = self.spent + Usage::of(&answer.message);
@@ -273,6 +279,9 @@ impl Talk<'_> {
             }
             ("history", Some(chat)) => {
                 let last = chat.last(rest.parse().ok().filter(|count| *count > 0).unwrap_or(10)).await?;
+                if last.is_empty() {
+                    self.app.out.line("nothing was said yet")?;
+                }
                 for stored in last {
                     let role = self.app.out.styles.bold(stored.message.role.as_str());
                     self.app.out.line(role)?;

@@ -1,10 +1,10 @@
 //! One question to a model, and what asking models has in common.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use milepost_model::{Channel, Message, Role};
+use milepost_model::{Channel, Message, Role, Timestamp};
 use milepost_models::{Answer, Model, Outcome, Request, Stop};
 use serde_json::{Value, json};
 
@@ -22,6 +22,8 @@ pub(crate) struct Models {
     pub named: BTreeMap<String, Arc<dyn Model>>,
     /// Who hears what they say.
     pub heard: Option<OnPiece>,
+    /// Models whose last answers said that the next call makes no sense before a moment.
+    pub ready_at: Arc<Mutex<BTreeMap<String, Timestamp>>>,
 }
 
 impl Models {
@@ -31,7 +33,10 @@ impl Models {
                 let known: Vec<&str> = self.named.keys().map(String::as_str).collect();
                 Failed::Fatal(format!("the run has no model {name:?}; it has {}", known.join(", ")))
             }),
-            None => self.usual.as_ref().ok_or_else(|| Failed::Fatal("the run was given no model".to_owned())),
+            None => self.usual.as_ref().ok_or_else(|| {
+                let why = "the run was given no model; name one (--model, MILEPOST_MODEL, or model in the settings), then resume";
+                Failed::Fatal(why.to_owned())
+            }),
         }
     }
 
@@ -39,6 +44,11 @@ impl Models {
     pub async fn ask(&self, model: &dyn Model, request: &Request, step: &Step) -> Result<Answer, Failed> {
         if let Some(why) = step.purse.empty() {
             return Err(Failed::Pause(why));
+        }
+        let ready_at = self.ready_at.lock().unwrap_or_else(PoisonError::into_inner).get(model.name()).copied();
+        if let Some(until) = ready_at.filter(|until| *until > step.parts.engine.source().now()) {
+            let why = format!("the last answer of {} said that its limit is used up", model.name());
+            return Err(Failed::Limited { until, why });
         }
         let mut listen = |piece: milepost_models::Piece<'_>| {
             step.progress();
@@ -50,15 +60,42 @@ impl Models {
             Ok(Outcome::Whole(answer)) if answer.stop == Some(Stop::Refusal) => {
                 Err(Failed::Fatal(format!("{} refused to answer", model.name())))
             }
-            Ok(Outcome::Whole(answer)) => Ok(answer),
-            Ok(Outcome::Limited(limited)) => Err(Failed::Limited { until: limited.until, why: limited.why }),
-            Ok(Outcome::Cut { why, .. }) | Err(why) => Err(match why.retry_at() {
-                // It is busy, and says until when.
-                Some(until) => Failed::Limited { until, why: why.to_string() },
-                None if why.is_transient() => Failed::Transient(why.to_string()),
-                None => Failed::Fatal(why.to_string()),
-            }),
+            Ok(Outcome::Whole(answer)) => {
+                if let Some(until) = answer.ready_at {
+                    let mut ready_at = self.ready_at.lock().unwrap_or_else(PoisonError::into_inner);
+                    ready_at.insert(model.name().to_owned(), until);
+                }
+                Ok(answer)
+            }
+            Ok(Outcome::Limited(limited)) => {
+                limited.partial.into_iter().for_each(|answer| count_cut(*answer, step));
+                Err(Failed::Limited { until: limited.until, why: limited.why })
+            }
+            Ok(Outcome::Cut { answer, why }) => {
+                count_cut(answer, step);
+                Err(failed(&why))
+            }
+            Err(why) => Err(failed(&why)),
         }
+    }
+}
+
+fn failed(why: &milepost_models::Error) -> Failed {
+    match why.retry_at() {
+        // It is busy, and says until when.
+        Some(until) => Failed::Limited { until, why: why.to_string() },
+        None if why.is_transient() => Failed::Transient(why.to_string()),
+        None => Failed::Fatal(why.to_string()),
+    }
+}
+
+/// Keeps what arrived of an answer that was cut, as far as it cost something: beside the conversation that the steps after it
+/// go on from, so that it counts.
+fn count_cut(answer: Answer, step: &Step) {
+    let channel = Channel::new(format!("{}/cut", channel(step).as_str())).unwrap_or_default();
+    let message = answer.message.in_channel(channel);
+    if Spent::of([&message]).tokens() > 0 {
+        step.say([message]);
     }
 }
 

@@ -1,7 +1,5 @@
 //! A graph inside of a graph. Its steps are parts of the node's step; what it was when it began is what it stays.
 
-use std::io::Read;
-use std::path::{Component, Path};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::text;
 use crate::graph::actions::Repeat;
-use crate::graph::limits::{MAX_GRAPH_BYTES, MAX_GRAPHS_DEEP};
-use crate::graph::{Graph, check};
+use crate::graph::limits::MAX_GRAPHS_DEEP;
+use crate::graph::{Graph, Rules, check_by, written};
 use crate::run::action::{Action, Failed, OpenBecause, OpenPart, Step};
 use crate::run::turn::{Log, Turn};
 use crate::run::{End, Error, Runner, has_actions};
@@ -19,28 +17,9 @@ pub(super) struct Sub {
     pub runner: Runner,
 }
 
-/// The path and text of the graph that a node names.
-fn written(step: &Step) -> Result<(String, String), Failed> {
-    let Some(file) = text(&step.parameters, "file") else {
-        let graph = step.parameters.get("graph").cloned().unwrap_or_default();
-        return Ok((format!("{}.json", step.node.replace('/', ".")), graph.to_string()));
-    };
-    let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
-    if !Path::new(file).components().all(is_plain) {
-        return Err(Failed::Fatal(format!("{file:?} does not lie beside the graph; name a file below its directory")));
-    }
-    let path = Path::new(&*step.parts.path).parent().unwrap_or(Path::new("")).join(file);
-    let failed = |error: std::io::Error| Failed::Fatal(format!("{} cannot be read: {error}", path.display()));
-    let mut found = Vec::new();
-    let open = std::fs::File::open(&path).map_err(failed)?;
-    open.take(MAX_GRAPH_BYTES as u64 + 1).read_to_end(&mut found).map_err(failed)?;
-    let found = String::from_utf8(found).map_err(|_| failed(std::io::Error::other("it is not UTF-8")))?;
-    Ok((path.display().to_string(), found))
-}
-
 impl Sub {
-    fn graph(&self, path: &str, text: &str) -> Result<Graph, Failed> {
-        let checked = check(path.as_ref(), text, &self.runner.own_actions());
+    fn graph(&self, path: &str, text: &str, rules: Rules) -> Result<Graph, Failed> {
+        let checked = check_by(path.as_ref(), text, &self.runner.own_actions(), rules);
         let why = checked.errors().next().map(ToString::to_string).unwrap_or_default();
         let graph = checked.graph.ok_or_else(|| Failed::Fatal(format!("the graph inside cannot be run: {why}")))?;
         has_actions(&graph, &self.runner.all_actions()).map_err(|error| Failed::Fatal(error.to_string()))?;
@@ -71,10 +50,10 @@ impl Action for Sub {
             .data("graph")
             .and_then(|graph| Some((text(graph, "path")?.to_owned(), text(graph, "text")?.to_owned())));
         let graph = match recorded {
-            Some((path, text)) => self.graph(&path, &text)?,
+            Some((path, text)) => self.graph(&path, &text, Rules::OfOld)?,
             None => {
-                let (path, text) = written(&step)?;
-                let graph = self.graph(&path, &text)?;
+                let (path, text) = written(&step.node, &step.parameters, &step.parts.path).map_err(Failed::Fatal)?;
+                let graph = self.graph(&path, &text, Rules::Todays)?;
                 open.ledger.set_data("graph", json!({"path": path, "text": text}));
                 let given = step.parameters.get("memory").and_then(Value::as_object).cloned().unwrap_or_default();
                 for (key, value) in graph.memory.clone().into_iter().chain(given) {
