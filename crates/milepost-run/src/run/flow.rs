@@ -59,6 +59,12 @@ pub(super) fn follow(graph: &Graph, ledger: &Ledger, node: usize, names: &Map<St
     decide(graph, node, names, |_| true, followed)
 }
 
+/// Whether a node is left by edges that are not decided, loops aside.
+pub(super) fn has_new(graph: &Graph, ledger: &Ledger, node: usize) -> bool {
+    let mut edges = graph.outgoing(node).filter(|(_, edge)| edge.limit.is_none());
+    edges.any(|(_, edge)| ledger.edge(&edge_name(graph, edge)).is_none())
+}
+
 /// Decides the edges that leave a node which the run has gone on from, and are new. Its loops were left: what is done is not
 /// done again.
 pub(super) fn follow_new(graph: &Graph, ledger: &Ledger, node: usize, names: &Map<String, Value>) -> Followed {

@@ -337,8 +337,12 @@ impl Turn<'_> {
 
     /// Decides the edges that leave a node which the run has gone on from, and are new.
     pub(super) fn follow_new(&mut self, number: usize) {
-        let followed = flow::follow_new(&self.graph, &self.ledger, number, &self.names_after(number));
         self.note_left(number, true);
+        // What conditions see may be much, and most nodes have none that is new.
+        if !flow::has_new(&self.graph, &self.ledger, number) {
+            return;
+        }
+        let followed = flow::follow_new(&self.graph, &self.ledger, number, &self.names_after(number));
         match followed.stuck {
             Some(why) => self.pausing = Some((Some(self.graph.nodes[number].id.clone()), why)),
             None => drop(self.note_decided(followed.decided)),
