@@ -258,10 +258,7 @@ fn is_bare(byte: u8) -> bool {
 /// Whether an `&` belongs to the value that it stands in: no field of a query follows, and it is no sign of a shell's or
 /// of a page's.
 fn is_and_in_value(bytes: &[u8], at: usize) -> bool {
-    let rest = match bytes.get(at..) {
-        Some([b'&', rest @ ..]) => rest,
-        _ => return false,
-    };
+    let Some([b'&', rest @ ..]) = bytes.get(at..) else { return false };
     let name =
         rest.iter().take(64).take_while(|b| is_word(**b) || matches!(b, b'-' | b'.' | b'%' | b'[' | b']')).count();
     rest.first().is_some_and(|b| is_bare(*b)) && rest.get(name) != Some(&b'=') && !rest.starts_with(b"amp;")

@@ -8,7 +8,8 @@
 //! - the **well-known forms** of secrets in any text, keys of objects included: the tokens of cloud
 //!   providers, forges, model providers and payment services, private keys, JSON web tokens,
 //!   passwords in URLs, `Authorization` headers, and random values that are assigned to a name such
-//!   as `SECRET_KEY`;
+//!   as `SECRET_KEY`, in a text or as the key of an object (`{"GITHUB_TOKEN": "…"}`, also
+//!   `{"name": "GITHUB_TOKEN", "value": "…"}`);
 //! - what **your own patterns** match.
 //!
 //! A secret becomes `[redacted:KIND]` or, when a vault's key is given, `[redacted:KIND:ID]`: the id
