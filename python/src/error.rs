@@ -87,6 +87,7 @@ fn describe(failure: &Failure) -> (&'static str, String, Vec<(&'static str, Stri
         Error::Refused { what, why, instead } | Error::Malformed { what, why, instead } => {
             ("Refused", vec![("what", what.clone()), ("why", why.clone()), ("instead", instead.clone())])
         }
+        Error::NoCheckpoint { given, .. } => ("NotFound", vec![("what", text("checkpoint")), ("id", given.clone())]),
         Error::OtherSession { checkpoint, owner, .. } => {
             ("Refused", vec![("what", text(checkpoint)), ("session", text(owner))])
         }
