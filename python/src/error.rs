@@ -84,10 +84,10 @@ fn describe(failure: &Failure) -> (&'static str, String, Vec<(&'static str, Stri
         Error::NotResumable { session, why, .. } => {
             ("NotResumable", vec![("session", text(session)), ("why", why.clone())])
         }
-        Error::Refused { what, why, instead }
-        | Error::Malformed { what, why, instead } => {
+        Error::Refused { what, why, instead } | Error::Malformed { what, why, instead } => {
             ("Refused", vec![("what", what.clone()), ("why", why.clone()), ("instead", instead.clone())])
         }
+        Error::NoCheckpoint { given, .. } => ("NotFound", vec![("what", text(&"checkpoint")), ("id", given.clone())]),
         Error::OtherSession { checkpoint, owner, .. } => {
             ("Refused", vec![("what", text(checkpoint)), ("session", text(owner))])
         }

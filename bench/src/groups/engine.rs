@@ -97,7 +97,12 @@ async fn fill(dir: &Path, plan: &Plan) -> Result<Milepost> {
         writer.release().await?;
     }
     // Catches up with the text index.
-    let query = TextQuery { terms: vec![Term { text: "zqzq".into(), prefix: false }], sessions: Vec::new(), limit: 1, ..TextQuery::default() };
+    let query = TextQuery {
+        terms: vec![Term { text: "zqzq".into(), prefix: false }],
+        sessions: Vec::new(),
+        limit: 1,
+        ..TextQuery::default()
+    };
     store.backend().search(store.workspace(), query).await?;
     Ok(Milepost::on(store, milepost::EngineOptions::default()).await?)
 }

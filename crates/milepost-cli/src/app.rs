@@ -379,15 +379,23 @@ impl App {
         }
     }
 
-    /// The checkpoint that is meant; which one a moment chose is told.
+    /// The checkpoint that is meant; which one a moment chose is told, and that it is in the trash.
     pub async fn mark(&self, engine: &Milepost, session: SessionId, point: &Point) -> Result<Mark> {
         let mark = engine.mark(session, point).await?;
         self.tell_chosen(point, &mark);
         Ok(mark)
     }
 
-    /// Says which checkpoint a moment chose, and how far from it that one was taken.
+    /// Says which checkpoint a moment chose, and how far from it that one was taken; and of any that it is in the trash.
     pub fn tell_chosen(&self, point: &Point, mark: &Mark) {
+        if let Some(since) = mark.trashed {
+            let (session, id) = (short(mark.session), mark.checkpoint.id);
+            self.out.note(format!(
+                "{} checkpoint {id} is in the trash, since {}, and is erased in time: keep it with `milepost sessions untrash {session} --checkpoint {id}`",
+                self.styles().warn("warning:"),
+                self.out.time(since)
+            ));
+        }
         let (Point::Time(asked), Some(off)) = (point, off_by_ms(point, mark)) else { return };
         let (id, taken) = (short(mark.checkpoint.id), mark.time);
         let far = match off.unsigned_abs() {

@@ -180,12 +180,17 @@ fn code(error: &anyhow::Error) -> u8 {
     if let Some(failed) = error.downcast_ref::<Failed>() {
         return failed.code;
     }
-    match of_engine(error) {
-        Some(Error::Ambiguous { .. } | Error::OtherSession { .. } | Error::NoFile { .. }) => 3,
-        Some(Error::Malformed { .. } | Error::Config { .. }) => 2,
-        Some(Error::ConfigKey { .. }) => 6,
-        Some(Error::Damaged { .. }) => 5,
-        Some(Error::Store(error)) => match &error {
+    of_engine(error).as_ref().map_or(1, code_of)
+}
+
+fn code_of(error: &Error) -> u8 {
+    match error {
+        Error::Partly { error, .. } => code_of(error),
+        Error::Ambiguous { .. } | Error::NoCheckpoint { .. } | Error::OtherSession { .. } | Error::NoFile { .. } => 3,
+        Error::Malformed { .. } | Error::Config { .. } => 2,
+        Error::ConfigKey { .. } => 6,
+        Error::Damaged { .. } => 5,
+        Error::Store(error) => match error {
             error if is_long_name(error) => 2,
             StoreError::NotFound { .. } => 3,
             StoreError::Conflict(_) | StoreError::Held { .. } | StoreError::Fenced { .. } => 4,
@@ -228,6 +233,9 @@ fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
                 () => Vec::new(),
             };
         }
+        Some(Error::NoCheckpoint { session, .. }) => {
+            return vec![("list", format!("milepost sessions checkpoints {}", short(session)))];
+        }
         Some(Error::OtherSession { owner, session, .. }) => {
             let list = |id| format!("milepost sessions checkpoints {}", short(id));
             return vec![("list", list(session)), ("list of that session", list(owner))];
@@ -252,11 +260,7 @@ fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
             ]
         }
         StoreError::NotFound { what: "session", .. } => vec![("list", "milepost sessions list --all".to_owned())],
-        // `"a label" of ses_…`
-        StoreError::NotFound { what: "checkpoint", id } => match id.rsplit_once(" of ses_") {
-            Some((_, session)) => vec![("list", format!("milepost sessions checkpoints {}", short(session)))],
-            None => vec![("list", "milepost sessions list --all".to_owned())],
-        },
+        StoreError::NotFound { what: "checkpoint", .. } => vec![("list", "milepost sessions list --all".to_owned())],
         StoreError::NotFound { what: "checkpoint of session", id } => {
             vec![("take one", format!("milepost checkpoint {}", short(id)))]
         }

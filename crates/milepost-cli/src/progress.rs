@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use milepost::Timestamp;
 use milepost::model::Source;
@@ -63,25 +63,47 @@ impl Drop for Progress {
     }
 }
 
-/// Something of which nobody knows how far it is: the seconds are counted.
-pub struct Waiting(Option<(tokio::task::JoinHandle<()>, Arc<AtomicBool>)>);
+/// Something of which nobody knows how far it is, or that may take long at any place: the seconds are counted, and whatever
+/// is told to be done.
+pub struct Waiting(Option<(tokio::task::JoinHandle<()>, Arc<Seen>)>);
+
+/// What is shown, and whether anything is.
+#[derive(Default)]
+struct Seen {
+    is_shown: AtomicBool,
+    done: AtomicU64,
+    total: AtomicU64,
+}
 
 impl Waiting {
     pub fn new(what: &'static str, is_shown: bool) -> Self {
         if !is_shown || !std::io::stderr().is_terminal() {
             return Self(None);
         }
-        let shown = Arc::new(AtomicBool::new(false));
-        let is_shown = Arc::clone(&shown);
+        let shown = Arc::new(Seen::default());
+        let seen = Arc::clone(&shown);
         let task = tokio::spawn(async move {
             for seconds in 1u64.. {
                 tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-                is_shown.store(true, Ordering::Relaxed);
+                seen.is_shown.store(true, Ordering::Relaxed);
+                let far = match (seen.done.load(Ordering::Relaxed), seen.total.load(Ordering::Relaxed)) {
+                    (0, 0) => String::new(),
+                    (done, 0) => format!(" {done}"),
+                    (done, total) => format!(" {done} of {total}"),
+                };
                 let mut err = std::io::stderr().lock();
-                let _ = write!(err, "\r\x1b[K{what}, {seconds} s").and_then(|()| err.flush());
+                let _ = write!(err, "\r\x1b[K{what}{far}, {seconds} s").and_then(|()| err.flush());
             }
         });
         Self(Some((task, shown)))
+    }
+
+    /// So many are done, of so many where that is known.
+    pub fn tell(&self, done: u64, total: u64) {
+        if let Some((_, seen)) = &self.0 {
+            seen.done.store(done, Ordering::Relaxed);
+            seen.total.store(total, Ordering::Relaxed);
+        }
     }
 
     /// Takes the line away.
@@ -94,7 +116,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some((task, shown)) = self.0.take() {
             task.abort();
-            if !shown.load(Ordering::Relaxed) {
+            if !shown.is_shown.load(Ordering::Relaxed) {
                 return;
             }
             let mut err = std::io::stderr().lock();

@@ -65,9 +65,7 @@ pub enum Error {
     },
 
     /// A limit was passed.
-    #[error(
-        "{what} has {size} bytes, the limit {limit} is {max}: split it, or keep it as a file and store a reference"
-    )]
+    #[error("{what} has {size} {}, the limit {limit} is {max}: {}", unit(limit), smaller(limit))]
     TooLarge {
         /// What is too large.
         what: String,
@@ -305,6 +303,19 @@ impl Error {
     /// Whether stored data are damaged or gone at this place, so that an older place may still be whole.
     pub fn is_damage(&self) -> bool {
         matches!(self, Error::Corrupt { .. } | Error::Pruned { .. } | Error::Newer { .. })
+    }
+}
+
+/// What a limit counts: its name says so.
+fn unit(limit: &str) -> &'static str {
+    if limit.ends_with("_entries") { "entries" } else { "bytes" }
+}
+
+/// What to do about what passed a limit.
+fn smaller(limit: &str) -> &'static str {
+    match unit(limit) {
+        "entries" => "append it in several steps",
+        _ => "split it, or keep it as a file and store a reference",
     }
 }
 

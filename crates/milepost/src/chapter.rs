@@ -197,6 +197,11 @@ impl Milepost {
         Ok(all)
     }
 
+    /// A session's summary in force, for the session itself; none when it was never compacted.
+    pub async fn own_summary(&self, id: SessionId) -> Result<Option<Summary>> {
+        Ok(current(&self.store().state(id).await?).0)
+    }
+
     /// A session's summary, for an agent of a kind that may read it.
     pub async fn read_summary(&self, id: SessionId, reader: &str) -> Result<Option<Summary>> {
         let session = self.store().session(id).await?;
@@ -207,7 +212,7 @@ impl Milepost {
                 "allow it with summaries.readers in the configuration",
             ));
         }
-        Ok(current(&self.store().state(id).await?).0)
+        self.own_summary(id).await
     }
 }
 

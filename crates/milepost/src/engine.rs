@@ -279,8 +279,9 @@ impl Milepost {
         Ok(session)
     }
 
-    /// The session of exactly this project, feature, task, stage and kind of agent that is still open, or a new one.
-    /// Whoever asks at the same time gets the same session.
+    /// The session of exactly this project, feature, task and stage that is still open, or a new one. A kind of agent that
+    /// is named must be the session's; where none is, a session of nobody in particular comes before those of others, the
+    /// last active first. Whoever asks at the same time gets the same session.
     pub async fn get_or_create(&self, key: &SessionKey) -> Result<Session> {
         if *key == SessionKey::default() {
             return Err(Error::refused(
@@ -290,7 +291,8 @@ impl Milepost {
             ));
         }
         let found = self.every_session(&key.query()).await?;
-        if let Some(session) = found.iter().find(|session| key.is_of(session)) {
+        let of_others = || found.iter().find(|session| key.is_of_some_agent(session));
+        if let Some(session) = found.iter().find(|session| key.is_of(session)).or_else(of_others) {
             return self.go_on(session.id).await;
         }
         // Several may find nothing at the same moment: a record says which session it is to be.
@@ -526,6 +528,11 @@ impl SessionKey {
     fn is_of(&self, session: &milepost_model::Session) -> bool {
         let has = [&session.project, &session.agent, &session.feature, &session.task, &session.stage];
         self.parts().into_iter().zip(has).all(|((_, wanted), has)| wanted == has)
+    }
+
+    /// The same where no agent was named, whoever works on it.
+    fn is_of_some_agent(&self, session: &milepost_model::Session) -> bool {
+        self.agent.is_none() && Self { agent: session.agent.clone(), ..self.clone() }.is_of(session)
     }
 
     /// The same for the same key, and nothing that tells what it is.

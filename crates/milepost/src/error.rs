@@ -57,6 +57,28 @@ pub enum Error {
         instead: String,
     },
 
+    /// Of many messages, some were stored before something went wrong.
+    #[error(
+        "{stored} of {total} messages were stored, the others were not: {error}; then add those after the {stored}"
+    )]
+    Partly {
+        /// So many are stored: the first.
+        stored: u64,
+        /// So many were given.
+        total: u64,
+        /// What went wrong with the next.
+        error: Box<Error>,
+    },
+
+    /// A session has no checkpoint of this name.
+    #[error("no checkpoint {given:?} of {session}: list what is there, and check the workspace")]
+    NoCheckpoint {
+        /// What was given: a label, or a part of an id.
+        given: String,
+        /// The session.
+        session: SessionId,
+    },
+
     /// The checkpoint is another session's.
     #[error(
         "checkpoint {checkpoint}: it belongs to session {owner}, not to {session}; name that session, or list the checkpoints of {session}"

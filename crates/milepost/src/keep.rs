@@ -1,11 +1,12 @@
 //! Retention, deletion and archives.
 
 use milepost_model::{CheckpointId, Retention, SessionId, Timestamp};
-use milepost_store::{Claim, DeleteMode, Deleted, Store};
+use milepost_store::{Claim, DeleteMode, Deleted, SessionWriter, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
+use crate::notice::{Notice, task_of};
 use crate::project::{Owner, Projects};
 use crate::transfer::{Ids, copy_session, holds_all_of};
 
@@ -33,14 +34,94 @@ pub struct Archived {
     pub returned: bool,
 }
 
+/// What a purge erased, or would.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Purge {
+    /// Checkpoints that lay in the trash.
+    pub checkpoints: Vec<CheckpointId>,
+    /// Stored bytes that they needed, about.
+    pub bytes: u64,
+    /// Sessions that lay in the trash. What branches share with one stays, hidden.
+    pub sessions: Vec<SessionId>,
+    /// Sessions that were deleted before, and kept hidden for branches that are gone.
+    pub hidden: Vec<SessionId>,
+    /// What else has lain long enough, and somebody holds.
+    pub held: usize,
+}
+
+impl Purge {
+    /// There is nothing to erase.
+    pub fn is_nothing(&self) -> bool {
+        self.checkpoints.is_empty() && self.sessions.is_empty() && self.hidden.is_empty()
+    }
+}
+
 impl Milepost {
     /// Puts checkpoints that the retention does not keep into the trash. One that somebody holds is not waited for, as it
     /// is pruned by whoever holds it.
     pub async fn prune(&self, id: SessionId, keep: &Retention) -> Result<Vec<CheckpointId>> {
         let writer = self.store().write(id, &self.claim()).await?;
         let pruned = writer.prune(keep).await;
+        self.tell_trashed(writer, pruned).await
+    }
+
+    /// Puts every checkpoint of a session into the trash, also those that a retention keeps: labelled ones, and the newest.
+    /// Its messages and its state stay, and it goes on from its end.
+    pub async fn clear_checkpoints(&self, id: SessionId) -> Result<Vec<CheckpointId>> {
+        let writer = self.write_briefly(id).await?;
+        let cleared = writer.clear().await;
+        self.tell_trashed(writer, cleared).await
+    }
+
+    /// Takes every checkpoint of a session out of the trash.
+    pub async fn untrash_checkpoints(&self, id: SessionId) -> Result<Vec<CheckpointId>> {
+        let writer = self.write_briefly(id).await?;
+        let back = writer.unclear().await;
         writer.release().await?;
-        Ok(pruned?)
+        Ok(back?)
+    }
+
+    /// Gives a session back, and tells which of its checkpoints went. They were asked for: the policy's are counted.
+    async fn tell_trashed(
+        &self,
+        writer: SessionWriter,
+        gone: milepost_store::Result<Vec<CheckpointId>>,
+    ) -> Result<Vec<CheckpointId>> {
+        let session = writer.session().await;
+        writer.release().await?;
+        let (timestamp, session_id, task_id) = (self.source().now(), session.id, task_of(&session));
+        let (checkpoints, error) = match &gone {
+            Ok(gone) => (gone.clone(), None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        if !checkpoints.is_empty() || error.is_some() {
+            self.tell(Notice::CheckpointsPruned { timestamp, session_id, task_id, checkpoints, error });
+        }
+        Ok(gone?)
+    }
+
+    /// Erases for good what has lain in the trash for longer than the retention says, and hidden sessions that no branch
+    /// needs any more, each with its artifacts and its log. What somebody holds is left for the next time. With `dry_run`
+    /// it only says what it would do.
+    pub async fn purge(&self, keep: &Retention, dry_run: bool) -> Result<Purge> {
+        let (store, claim) = (self.store(), self.claim());
+        let (marks, sessions) = store.empty_trash(keep, &claim, dry_run).await?;
+        let mut purge = Purge { checkpoints: marks.checkpoints, bytes: marks.bytes, sessions, ..Purge::default() };
+        if dry_run {
+            purge.hidden = store.unneeded(&purge.sessions).await?;
+            return Ok(purge);
+        }
+        purge.hidden = store.collect(&claim, false).await?.sessions;
+        purge.hidden.retain(|id| !purge.sessions.contains(id));
+        for id in purge.sessions.iter().chain(&purge.hidden) {
+            // One that branches need is only hidden.
+            if let Err(milepost_store::Error::NotFound { .. }) = store.session(*id).await {
+                self.projects().await?.forget(&Owner::Session(*id)).await?;
+            }
+        }
+        let (marks, sessions) = store.empty_trash(keep, &claim, true).await?;
+        purge.held = marks.checkpoints.len() + sessions.len();
+        Ok(purge)
     }
 
     /// Puts one checkpoint into the trash.

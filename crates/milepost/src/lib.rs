@@ -74,7 +74,7 @@ pub use engine::{EngineOptions, Milepost, SessionKey};
 pub use erase::{Erased, ErasedArchive};
 pub use error::{Apart, Error, Result};
 pub use follow::{Following, Happened};
-pub use keep::Archived;
+pub use keep::{Archived, Purge};
 pub use message::parse_message;
 pub use milepost_context as context;
 pub use milepost_model as model;

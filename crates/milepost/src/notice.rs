@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use milepost_model::{CheckpointId, SessionId, Timestamp};
+use milepost_model::{CheckpointId, Session, SessionId, Timestamp};
 use serde::Serialize;
 
 /// Something that checkpoints did. As JSON it is one log line.
@@ -16,6 +16,8 @@ pub enum Notice {
         timestamp: Timestamp,
         /// The session.
         session_id: SessionId,
+        /// Its task, or else the session once more.
+        task_id: String,
         /// The checkpoint.
         checkpoint_id: CheckpointId,
         /// Why.
@@ -34,6 +36,8 @@ pub enum Notice {
         timestamp: Timestamp,
         /// The session.
         session_id: SessionId,
+        /// Its task, or else the session once more.
+        task_id: String,
         /// Why it was to be made.
         reason: String,
         /// What went wrong.
@@ -46,6 +50,8 @@ pub enum Notice {
         timestamp: Timestamp,
         /// The session.
         session_id: SessionId,
+        /// Its task, or else the session once more.
+        task_id: String,
         /// The checkpoints.
         checkpoints: Vec<CheckpointId>,
         /// What went wrong.
@@ -59,6 +65,8 @@ pub enum Notice {
         timestamp: Timestamp,
         /// The session.
         session_id: SessionId,
+        /// Its task, or else the session once more.
+        task_id: String,
         /// The checkpoint.
         checkpoint_id: CheckpointId,
         /// Whether it was the one asked for: not an older one, and not none.
@@ -73,6 +81,11 @@ pub enum Notice {
         #[serde(rename = "environment_variables")]
         environment_variables: usize,
     },
+}
+
+/// The task that a session works on; one that has none is its own.
+pub(crate) fn task_of(session: &Session) -> String {
+    session.task.clone().unwrap_or_else(|| session.id.to_string())
 }
 
 /// What checkpoints did since the engine was opened.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
 use crate::time::parse_time;
-use crate::transfer::derived;
+use crate::transfer::{ORIGINAL_ID, derived};
 
 /// A checkpoint of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,8 +23,9 @@ pub enum Point {
     /// The newest taken at or before this moment: the session as it was then. Where it has none as old, its first. Whoever
     /// wants the nearest, also a later one, asks the store (`Store::mark_near`).
     Time(Timestamp),
-    /// The newest with this label, or the one whose id begins or ends like this. What was left behind when the session was
-    /// set back is found too, after what is not.
+    /// The newest with this label; else the one that had this id where it was imported from (`checkpoint_{timestamp}_{short}`);
+    /// else the one whose id begins or ends like this. What was left behind when the session was set back is found too,
+    /// after what is not.
     Named(String),
 }
 
@@ -122,18 +123,21 @@ impl Milepost {
                 if let Some(mark) = store.marks_left_behind(session, &query).await?.pop() {
                     return Ok(mark);
                 }
-                let part = name.to_lowercase();
-                let not_found =
-                    || milepost_store::Error::NotFound { what: "checkpoint", id: format!("{name:?} of {session}") };
-                if part.len() < SHORTEST_ID {
-                    return Err(not_found().into());
-                }
                 let mut all = store.marks(session, &MarkQuery::default()).await?;
                 all.extend(store.marks_left_behind(session, &MarkQuery::default()).await?);
+                let had = |mark: &&Mark| mark.checkpoint.extra.get(ORIGINAL_ID).and_then(Value::as_str) == Some(name);
+                if let Some(mark) = all.iter().find(had) {
+                    return Ok(mark.clone());
+                }
+                let part = name.to_lowercase();
+                let not_found = || Error::NoCheckpoint { given: name.clone(), session };
+                if part.len() < SHORTEST_ID {
+                    return Err(not_found());
+                }
                 let found = all.iter().map(|mark| mark.checkpoint.id).filter(|id| fits(&id.to_string(), &part));
                 let found: Vec<CheckpointId> = found.collect();
                 if found.is_empty() {
-                    return Err(not_found().into());
+                    return Err(not_found());
                 }
                 let id = one(name, "checkpoint", found)?;
                 Ok(store.mark(id).await?)

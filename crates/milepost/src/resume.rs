@@ -135,7 +135,7 @@ impl Milepost {
         let mut state = session.state().await?;
         if let Some(mark) = &chosen.mark {
             let whole = chosen.skipped.is_empty();
-            self.notify(restored(mark, &state, whole, start, self.source().now()));
+            self.notify(restored(mark, session.task(), &state, whole, start, self.source().now()));
         }
         if how.reveal {
             state = self.reveal(state.into_value()).await?.try_into().map_err(milepost_store::Error::from)?;
@@ -179,11 +179,12 @@ impl Milepost {
 
     /// Tells that a checkpoint could not be gone on from, if it is known which one was meant.
     async fn tell_not_restored(&self, id: SessionId, point: &Point, start: Timestamp) {
-        if let Ok(mark) = self.mark(id, point).await {
+        if let (Ok(mark), Ok(session)) = (self.mark(id, point).await, self.store().session(id).await) {
             let now = self.source().now();
             self.tell(Notice::CheckpointRestored {
                 timestamp: now,
                 session_id: id,
+                task_id: crate::notice::task_of(&session),
                 checkpoint_id: mark.checkpoint.id,
                 success: false,
                 duration_ms: now.since_ms(start),

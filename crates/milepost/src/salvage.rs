@@ -1,7 +1,7 @@
 //! Reading messages around what is damaged. A store refuses a whole range for one entry in it that is not what was
 //! written; a person wants to read the rest.
 
-use milepost_model::{Position, Seq, SessionId};
+use milepost_model::{EntryKind, Position, Seq, SessionId};
 use milepost_store::{MessageQuery, StoredMessage};
 
 use crate::engine::Milepost;
@@ -19,6 +19,8 @@ pub struct Salvaged {
     pub messages: Vec<StoredMessage>,
     /// What is damaged there, in words, each with its entry. Empty when all is whole.
     pub damaged: Vec<String>,
+    /// How many of those are messages, or may be: one of which not even the kind can be known.
+    pub lost: u64,
 }
 
 impl Milepost {
@@ -31,7 +33,7 @@ impl Milepost {
     ) -> Result<Salvaged> {
         match self.messages_in(id, at, query).await {
             Err(error) if error.is_damage() => {}
-            whole => return Ok(Salvaged { messages: whole?, damaged: Vec::new() }),
+            whole => return Ok(Salvaged { messages: whole?, ..Salvaged::default() }),
         }
         let store = self.store();
         let end = match at {
@@ -43,7 +45,7 @@ impl Milepost {
         };
         let (from, to) = (query.from.unwrap_or_default(), query.to.unwrap_or(end).min(end));
         let wanted = query.last.unwrap_or(usize::MAX);
-        let (mut found, mut damaged, mut high) = (Vec::new(), Vec::new(), to);
+        let (mut found, mut damaged, mut lost, mut high) = (Vec::new(), Vec::new(), 0, to);
         // Backwards, window by window, until there is enough.
         while high > from && found.len() < wanted {
             let low = Seq(high.0.saturating_sub(WINDOW)).max(from);
@@ -51,6 +53,7 @@ impl Milepost {
             self.split(id, at, query, (low, high), &mut window).await?;
             window.messages.append(&mut found);
             window.damaged.append(&mut damaged);
+            lost += window.lost;
             (found, damaged, high) = (window.messages, window.damaged, low);
         }
         let excess = found.len().saturating_sub(wanted);
@@ -61,7 +64,7 @@ impl Milepost {
             damaged.truncate(TOLD);
             damaged.push(format!("{more} more entries are damaged or missing"));
         }
-        Ok(Salvaged { messages: found, damaged })
+        Ok(Salvaged { messages: found, damaged, lost })
     }
 
     async fn messages_in(
@@ -95,10 +98,20 @@ impl Milepost {
                     let middle = Seq(from.0 + (to.0 - from.0) / 2);
                     open.extend([(middle, to), (from, middle)]);
                 }
-                Err(error) if error.is_damage() => into.damaged.push(error.to_string()),
+                Err(error) if error.is_damage() => {
+                    into.lost += u64::from(may_be_message(&error));
+                    into.damaged.push(error.to_string());
+                }
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
+}
+
+/// Whether what is damaged is a message, as far as is known: the store names an entry by its kind first.
+fn may_be_message(error: &milepost_store::Error) -> bool {
+    let milepost_store::Error::Corrupt { what, .. } = error else { return true };
+    let kind = what.split(' ').next();
+    ![EntryKind::State, EntryKind::Mark, EntryKind::Event].iter().any(|other| kind == Some(other.as_str()))
 }

@@ -15,7 +15,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::engine::{Milepost, is_asked_for};
 use crate::error::{Error, Result};
-use crate::notice::Notice;
+use crate::notice::{Notice, task_of};
 use crate::point::{Point, check_label};
 use crate::redaction::{Redaction, Secret};
 
@@ -67,6 +67,8 @@ struct Inner {
     writer: SessionWriter,
     policy: Policy,
     redaction: Redaction,
+    /// The task that it had when it was taken, for the log.
+    task: String,
     run: Mutex<Run>,
     /// Held while a checkpoint is taken on the side: whoever is about to have an effect waits for it.
     saving: Arc<AsyncMutex<()>>,
@@ -126,13 +128,19 @@ impl Session {
             unpruned: (info.checkpoints % u64::from(policy.retention.prune_every_nodes.max(1))) as u32,
             owed: VecDeque::new(),
         };
-        let inner = Inner { engine, writer, policy, redaction, run: Mutex::new(run), saving: Arc::default() };
+        let task = task_of(&info);
+        let inner = Inner { engine, writer, policy, redaction, task, run: Mutex::new(run), saving: Arc::default() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The session.
     pub fn id(&self) -> SessionId {
         self.writer().id()
+    }
+
+    /// The task that it works on, for the log.
+    pub(crate) fn task(&self) -> String {
+        self.inner.task.clone()
     }
 
     /// The engine that it was opened with.
@@ -200,6 +208,31 @@ impl Session {
         let due = self.due(count);
         self.run().messages += count;
         self.store(append, due).await
+    }
+
+    /// Adds messages, however many: as many together as the store takes in one step, each step all or none. When one
+    /// fails, those before it are stored, and the error says how many ([`Error::Partly`]).
+    pub async fn append_many(&self, messages: Vec<Message>) -> Result<Appended> {
+        // A checkpoint may go along.
+        let most = self.engine().store().limits().max_batch_entries.saturating_sub(1).max(1) as usize;
+        let (total, mut stored) = (messages.len() as u64, 0);
+        let (mut rest, mut done) = (messages, None::<Appended>);
+        loop {
+            let later = rest.split_off(most.min(rest.len()));
+            let count = rest.len() as u64;
+            let appended = match self.append_all(rest).await {
+                Err(error) if stored > 0 => return Err(Error::Partly { stored, total, error: Box::new(error) }),
+                appended => appended?,
+            };
+            stored += count;
+            let first = done.as_ref().map_or(appended.first, |done| done.first);
+            let checkpoint = appended.checkpoint.or(done.and_then(|done| done.checkpoint));
+            let so_far = Appended { first, checkpoint };
+            if later.is_empty() {
+                return Ok(so_far);
+            }
+            (rest, done) = (later, Some(so_far));
+        }
     }
 
     /// Puts a new state in place of the old one. What changed is found out, and only that is stored.
@@ -384,7 +417,7 @@ impl Session {
             run.owed.clear();
         }
         let state = self.state().await?;
-        self.engine().notify(restored(&mark, &state, true, start, self.now()));
+        self.engine().notify(restored(&mark, self.task(), &state, true, start, self.now()));
         Ok(mark)
     }
 
@@ -568,6 +601,7 @@ impl Session {
         self.engine().notify(Notice::CheckpointCreated {
             timestamp: now,
             session_id: self.id(),
+            task_id: self.task(),
             checkpoint_id: id,
             reason: mark.trigger.to_string(),
             size,
@@ -618,8 +652,9 @@ impl Session {
         if checkpoints.is_empty() && error.is_none() {
             return;
         }
-        let timestamp = self.now();
-        self.engine().notify(Notice::CheckpointsPruned { timestamp, session_id: self.id(), checkpoints, error });
+        let (timestamp, task_id) = (self.now(), self.task());
+        let session_id = self.id();
+        self.engine().notify(Notice::CheckpointsPruned { timestamp, session_id, task_id, checkpoints, error });
     }
 
     pub(crate) fn mark_failed(&self, mark: NewMark, error: &Error) {
@@ -631,6 +666,7 @@ impl Session {
         self.engine().notify(Notice::CheckpointFailed {
             timestamp: self.now(),
             session_id: self.id(),
+            task_id: self.task(),
             reason: mark.trigger.to_string(),
             error: error.to_owned(),
         });
@@ -706,6 +742,7 @@ pub(crate) fn is_lost(error: &milepost_store::Error) -> bool {
 
 pub(crate) fn restored(
     mark: &milepost_store::Mark,
+    task_id: String,
     state: &State,
     success: bool,
     start: Timestamp,
@@ -715,6 +752,7 @@ pub(crate) fn restored(
     Notice::CheckpointRestored {
         timestamp: now,
         session_id: mark.session,
+        task_id,
         checkpoint_id: mark.checkpoint.id,
         success,
         duration_ms: now.since_ms(start),

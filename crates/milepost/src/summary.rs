@@ -8,14 +8,13 @@ use crate::engine::Milepost;
 use crate::error::{Error, Result};
 use crate::transfer::origin;
 
-/// A session in short.
+/// A session in short. As JSON it has every field, whatever is known: what is not is null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSummary {
     /// The session.
     pub session_id: SessionId,
     /// Its title.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// Its project.
     pub project_id: Option<String>,
@@ -26,10 +25,8 @@ pub struct SessionSummary {
     /// How it is doing.
     pub status: Status,
     /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Why it is paused, or what it waits for.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Messages up to its end.
     pub message_count: u64,
@@ -46,13 +43,10 @@ pub struct SessionSummary {
     /// The last message.
     pub last_message: Option<Message>,
     /// The session it branched from.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_session_id: Option<SessionId>,
     /// The last entry that it shares with that session.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub branch_point: Option<Position>,
     /// Words to find it by.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
 }
 

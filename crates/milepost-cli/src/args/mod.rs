@@ -211,12 +211,19 @@ verify --store sqlite:TO`, and use it in place of the old one.")]
 impl Command {
     /// Whether it changes nothing in the store.
     pub fn only_reads(&self) -> bool {
-        use Sessions::{Checkpoints, Diff, Export, Inspect, List, Search, Show};
+        use Sessions::{Checkpoints, Diff, Export, Inspect, List, Search, Show, Summary};
         match self {
             Command::Sessions(command) => {
                 matches!(
                     command,
-                    Checkpoints(_) | Diff { .. } | Export(_) | Inspect { .. } | List(_) | Search(_) | Show { .. }
+                    Checkpoints(_)
+                        | Diff { .. }
+                        | Export(_)
+                        | Inspect { .. }
+                        | List(_)
+                        | Search(_)
+                        | Show { .. }
+                        | Summary { .. }
                 )
             }
             Command::Messages(command) => !matches!(command, Messages::Add { .. }),

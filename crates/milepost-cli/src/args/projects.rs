@@ -56,7 +56,8 @@ pub enum Artifacts {
     Put {
         /// Its name: a relative path, such as docs/foundation.md
         name: String,
-        /// The file with its content; the input when it is - or left out
+        /// The file with its content; the input when it is -. Left out, the input too, or the file of that name where nothing
+        /// comes in
         file: Option<PathBuf>,
         #[command(flatten)]
         whose: Whose,

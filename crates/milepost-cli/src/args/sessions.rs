@@ -93,6 +93,14 @@ run are gone on with by `milepost resume`, a conversation by `milepost chat
     Search(Search),
     /// Summarise the older part of a conversation for requests; the messages stay
     Compact(Compact),
+    /// Show the summary in force
+    Summary {
+        /// The session
+        session: String,
+        /// For an agent of this kind: refused unless the setting summaries.readers lets it read this one
+        #[arg(long = "as", value_name = "AGENT")]
+        reader: Option<String>,
+    },
     /// Undo the last compaction
     Uncompact {
         /// The session
@@ -122,6 +130,9 @@ run are gone on with by `milepost resume`, a conversation by `milepost chat
         /// Only this checkpoint of the session: its id
         #[arg(long)]
         checkpoint: Option<String>,
+        /// Every checkpoint of the session that is in the trash; undoes `prune ID --all`
+        #[arg(long, conflicts_with = "checkpoint")]
+        checkpoints: bool,
     },
     /// Remove a session for good
     Delete(Delete),
@@ -173,7 +184,8 @@ pub struct New {
     /// Of the project of the working directory, with what is known of it: structure, CLAUDE.md, commits, tasks
     #[arg(long, conflicts_with = "project")]
     pub here: bool,
-    /// If there is an open session of this project, feature, task, stage and agent, give that one
+    /// If there is an open session of this project, feature, task and stage, and of this agent if one is named, give that
+    /// one
     #[arg(long, conflicts_with = "policy")]
     pub reuse: bool,
 }

@@ -35,7 +35,10 @@ pub struct Prune {
     /// Keep clean ones only
     #[arg(long)]
     pub clean_only: bool,
-    /// Also erase what has lain in the trash long enough
+    /// Every checkpoint of the session, also labelled ones and the newest; its messages and its state stay
+    #[arg(long, requires = "session", conflicts_with_all = ["keep", "days", "clean_only"])]
+    pub all: bool,
+    /// Also erase what has lain in the trash long enough, and what was kept hidden for branches that are gone
     #[arg(long)]
     pub purge: bool,
     /// Only say what would be pruned and freed

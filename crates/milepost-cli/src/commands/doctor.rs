@@ -20,14 +20,15 @@ pub async fn run(app: &mut App, args: args::Doctor) -> Result<ExitCode> {
         RulesName::Anthropic => Dialect::Anthropic,
         RulesName::Openai => Dialect::OpenAi,
     };
-    let mut progress = app.progress("looking at sessions", ids.len() as u64);
+    // One session alone may take long.
+    let waiting = app.waiting("looking at session");
     let mut found: Vec<Diagnosis> = Vec::new();
     let count = ids.len();
     for (number, id) in ids.into_iter().enumerate() {
-        progress.tell(number as u64);
+        waiting.tell(number as u64 + 1, count as u64);
         found.push(engine.doctor(id, rules).await?);
     }
-    progress.end();
+    waiting.end();
     let is_damaged = found.iter().any(|diagnosis| !diagnosis.problems.is_empty());
     let code = if is_damaged { ExitCode::from(5) } else { ExitCode::SUCCESS };
     if app.out.json {

@@ -187,13 +187,14 @@ pub async fn checkpoints(app: &mut App, args: args::Checkpoints) -> Result<()> {
                 app.out.time(mark.time),
                 point.messages().to_string(),
                 if flags.is_empty() { String::new() } else { app.out.styles.warn(&flags.join(", ")) },
-                point.label.as_deref().or(point.description.as_deref()).map(plain).unwrap_or_default(),
+                point.label.as_deref().map(plain).unwrap_or_default(),
+                point.description.as_deref().map(plain).unwrap_or_default(),
             ]
         })
         .collect();
-    let head = &["ID", "NUMBER", "TRIGGER", "TAKEN", "MESSAGES", "", "LABEL"];
+    let head = &["ID", "NUMBER", "TRIGGER", "TAKEN", "MESSAGES", "", "LABEL", "DESCRIPTION"];
     let shown = rows.len();
-    app.out.table(Table { head, rows, shrink: &[6], drop: &[4, 1], last: &[5, 2], ..Table::default() })?;
+    app.out.table(Table { head, rows, shrink: &[7, 6], drop: &[4, 1, 7], last: &[5, 2], ..Table::default() })?;
     if shown < total {
         app.out.note(format!("these are the newest {shown} of {total}; --limit {total} shows every one"));
     }

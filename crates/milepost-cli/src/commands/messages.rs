@@ -40,13 +40,13 @@ pub async fn run(app: &mut App, command: Messages) -> Result<()> {
         Messages::List { session, last, all, channel, checkpoint, reveal } => {
             let id = app.session(&session).await?;
             let found = list(app, id, (!all).then_some(last), channel.as_deref(), checkpoint.as_deref()).await?;
-            let Salvaged { messages, damaged } = found;
+            let Salvaged { messages, damaged, lost } = found;
             let messages = if reveal { app.engine().await?.reveal_messages(messages).await? } else { messages };
-            put_all(app, id, &messages, &damaged)?;
+            put_all(app, id, &messages, &damaged, lost)?;
             if !all && messages.len() == last && checkpoint.is_none() && channel.is_none() {
                 tell_rest(app, id, messages.len()).await?;
             }
-            must_have_all(id, &damaged)
+            must_have_all(id, lost)
         }
         Messages::Tail { session, last, no_follow, reveal } => tail(app, &session, last, no_follow, reveal).await,
     }
@@ -145,7 +145,9 @@ async fn add(app: &mut App, session: &str, messages: Vec<Message>) -> Result<()>
     let id = app.session_to_write(session).await?;
     let held = app.engine().await?.hold(id).await?;
     let added = messages.len();
-    let done = held.append_all(messages).await;
+    let waiting = app.waiting("adding messages");
+    let done = held.append_many(messages).await;
+    waiting.end();
     let info = held.info().await;
     let appended = super::give_back_with_caution(app, held, done).await?;
     if app.out.json {
@@ -195,9 +197,8 @@ pub fn tell_damage(app: &App, damaged: &[String]) {
 }
 
 /// Fails when a message may be among what could not be read.
-pub fn must_have_all(id: SessionId, damaged: &[String]) -> Result<()> {
-    let is_message = |what: &&String| !["state ", "mark ", "event "].iter().any(|kind| what.starts_with(kind));
-    match damaged.iter().filter(is_message).count() {
+pub fn must_have_all(id: SessionId, lost: u64) -> Result<()> {
+    match lost {
         0 => Ok(()),
         lost => Err(Failed::damaged(format!(
             "{} of session {id} could not be read: what was shown is all that is whole; `milepost verify {}` shows how far it goes",
@@ -209,7 +210,7 @@ pub fn must_have_all(id: SessionId, damaged: &[String]) -> Result<()> {
 }
 
 /// Messages with their whole texts, and what between them is damaged.
-pub fn put_all(app: &App, id: SessionId, messages: &[StoredMessage], damaged: &[String]) -> Result<()> {
+pub fn put_all(app: &App, id: SessionId, messages: &[StoredMessage], damaged: &[String], lost: u64) -> Result<()> {
     if app.out.json {
         let list: Vec<_> = messages.iter().map(message_json).collect();
         let tokens: u64 = messages.iter().map(|stored| milepost::Usage::of(&stored.message).tokens()).sum();
@@ -217,6 +218,8 @@ pub fn put_all(app: &App, id: SessionId, messages: &[StoredMessage], damaged: &[
         let mut value = json!({ "sessionId": id, "messages": list, "totalTokens": tokens, "lastMessageAt": last });
         if !damaged.is_empty() {
             value["damaged"] = json!(damaged);
+            // What decides the exit code: a damaged checkpoint takes no message away.
+            value["messagesLost"] = json!(lost);
         }
         return app.out.json(&value);
     }
@@ -247,14 +250,14 @@ async fn tail(app: &mut App, session: &str, last: usize, no_follow: bool, reveal
     let engine = app.engine().await?;
     let mut following = engine.follow(id, None).await?;
     let query = MessageQuery { last: Some(last), ..MessageQuery::default() };
-    let Salvaged { messages, damaged } = engine.messages_past_damage(id, None, &query).await?;
+    let Salvaged { messages, damaged, lost } = engine.messages_past_damage(id, None, &query).await?;
     tell_damage(app, &damaged);
     let mut seen = messages.last().map(|stored| stored.at);
     for stored in messages {
         put(app, &engine, stored, reveal).await?;
     }
     if no_follow {
-        return must_have_all(id, &damaged);
+        return must_have_all(id, lost);
     }
     loop {
         let Some(happened) = following.next().await? else { break };

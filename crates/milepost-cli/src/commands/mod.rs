@@ -111,11 +111,13 @@ async fn sessions(app: &mut App, command: Sessions) -> Result<()> {
         Sessions::Diff { a, b } => show::diff(app, &a, &b).await,
         Sessions::Search(args) => list::search(app, args).await,
         Sessions::Compact(args) => sessions::compact(app, args).await,
+        Sessions::Summary { session, reader } => sessions::summary(app, &session, reader.as_deref()).await,
         Sessions::Uncompact { session } => sessions::uncompact(app, &session).await,
         Sessions::Archive(args) => transfer::archive(app, args).await,
         Sessions::Unarchive { session } => transfer::unarchive(app, &session).await,
         Sessions::Trash { sessions, checkpoint } => sessions::trash(app, &sessions, checkpoint.as_deref(), true).await,
-        Sessions::Untrash { sessions, checkpoint } => {
+        Sessions::Untrash { sessions, checkpoints: true, .. } => sessions::untrash_checkpoints(app, &sessions).await,
+        Sessions::Untrash { sessions, checkpoint, .. } => {
             sessions::trash(app, &sessions, checkpoint.as_deref(), false).await
         }
         Sessions::Delete(args) => sessions::delete(app, args).await,

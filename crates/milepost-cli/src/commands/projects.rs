@@ -1,7 +1,7 @@
 //! Projects, and what they and their sessions have made.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -213,7 +213,7 @@ pub async fn artifacts(app: &mut App, command: Artifacts) -> Result<()> {
             }
         }
         Artifacts::Put { name, file, whose, template } => {
-            let content = content(file).await?;
+            let content = content(app, &name, file).await?;
             let owner = owner(app, &whose, Unknown::Begin).await?;
             let kind = if template { ArtifactKind::Template } else { ArtifactKind::Document };
             let new = NewArtifact { kind, ..NewArtifact::default() };
@@ -318,8 +318,28 @@ fn kept(app: &App, owner: &Owner, name: &str, stored: &Stored) -> Result<()> {
     Ok(())
 }
 
-/// What is to be kept: of a file, or from the input. One byte more than may be is enough to refuse it.
-async fn content(file: Option<PathBuf>) -> Result<Vec<u8>> {
+/// What is to be kept: of a file, or from the input. Where neither is named and nothing comes in, the file that is called
+/// like the artifact is meant, if it is here; that nothing is to be kept has to be said.
+async fn content(app: &App, name: &str, file: Option<PathBuf>) -> Result<Vec<u8>> {
+    let is_said = file.is_some();
+    let same = PathBuf::from(name);
+    let is_here = !is_said && same.is_file();
+    if !(is_here && std::io::stdin().is_terminal()) {
+        let content = read(file).await?;
+        if is_said || !content.is_empty() {
+            return Ok(content);
+        }
+    }
+    if !is_here {
+        let why = "the input is empty, nothing was kept: name a file after the name, or say - to keep nothing at all";
+        return Err(Usage(why.into()).into());
+    }
+    app.out.note(format!("taken from the file {}", plain(name)));
+    read(Some(same)).await
+}
+
+/// A file, or the input. One byte more than may be is enough to refuse it.
+async fn read(file: Option<PathBuf>) -> Result<Vec<u8>> {
     apart(move || {
         let (mut content, most) = (Vec::new(), MAX_ARTIFACT_BYTES as u64 + 1);
         match file.filter(|file| file != Path::new("-")) {

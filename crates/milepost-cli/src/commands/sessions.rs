@@ -218,6 +218,19 @@ pub async fn restore(app: &mut App, session: &str, checkpoint: &str, dry_run: bo
     Ok(())
 }
 
+/// Takes every checkpoint of a session out of the trash.
+pub async fn untrash_checkpoints(app: &mut App, sessions: &[String]) -> Result<()> {
+    let [session] = sessions else {
+        return Err(Usage("checkpoints are one session's: name only that".into()).into());
+    };
+    let id = app.session_to_write(session).await?;
+    let back = app.engine().await?.untrash_checkpoints(id).await?;
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id, "checkpoints": back }));
+    }
+    app.out.line(format!("untrashed {} of {id}", count(back.len(), "checkpoint")))
+}
+
 pub async fn trash(app: &mut App, sessions: &[String], checkpoint: Option<&str>, into: bool) -> Result<()> {
     let engine = app.engine().await?;
     if let Some(checkpoint) = checkpoint {
@@ -274,6 +287,12 @@ pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
     let preview = engine.delete(id, mode, true).await?;
     let mut copies = engine.archive_copies().await?;
     copies.retain(|copy| preview.sessions.contains(&copy.session_id));
+    // Only a branch may have been what another was kept for.
+    let is_branch = engine.store().session(id).await.is_ok_and(|session| session.branch.is_some());
+    let unneeded = match is_branch {
+        true => engine.store().unneeded(&preview.sessions).await.map_err(milepost::Error::from)?,
+        false => Vec::new(),
+    };
     if !args.dry_run {
         let sessions = preview.sessions.len() + preview.hidden.len();
         let title = engine.store().session(id).await.ok().and_then(|session| session.title).unwrap_or_default();
@@ -285,7 +304,8 @@ pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
     }
     if app.out.json {
         return app.out.json(&json!({
-            "deleted": preview.sessions, "hidden": preview.hidden, "inArchives": copies, "dryRun": args.dry_run,
+            "deleted": preview.sessions, "hidden": preview.hidden, "inArchives": copies, "unneeded": unneeded,
+            "dryRun": args.dry_run,
         }));
     }
     for copy in &copies {
@@ -300,6 +320,12 @@ pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
     let word = if args.dry_run { "would delete" } else { "deleted" };
     for id in &preview.sessions {
         app.out.line(format!("{word} {id}"))?;
+    }
+    for id in &unneeded {
+        let needs = if args.dry_run { "would then need" } else { "needs" };
+        app.out.note(format!(
+            "no branch {needs} {id} any more, which was deleted before and is kept hidden: `milepost prune --purge` erases it"
+        ));
     }
     for id in &preview.hidden {
         app.out.line(format!("{} {id}, for its branches", if args.dry_run { "would hide" } else { "hid" }))?;
@@ -404,7 +430,7 @@ fn show_dropped(app: &App, id: SessionId, dropped: Vec<milepost::Dropped>) -> Re
     for part in &dropped {
         let messages = count(part.messages.len(), "message");
         app.out.line(app.out.styles.bold(&format!("summary {} stands for {messages}:", part.version)))?;
-        super::messages::put_all(app, id, &part.messages, &[])?;
+        super::messages::put_all(app, id, &part.messages, &[], 0)?;
     }
     Ok(())
 }
@@ -418,7 +444,10 @@ fn show_chapter(app: &App, chapter: &milepost::Chapter, dry_run: bool) -> Result
         chapter.tokens_after,
         chapter.tokens_before.saturating_sub(chapter.tokens_after)
     ))?;
-    let summary = &chapter.summary;
+    show_summary(app, &chapter.summary)
+}
+
+fn show_summary(app: &App, summary: &milepost::context::compact::Summary) -> Result<()> {
     let parts = [
         ("completed", &summary.completed_items),
         ("pending", &summary.pending_items),
@@ -435,6 +464,26 @@ fn show_chapter(app: &App, chapter: &milepost::Chapter, dry_run: bool) -> Result
         }
     }
     Ok(())
+}
+
+/// The summary in force, for whoever may read it.
+pub async fn summary(app: &mut App, session: &str, reader: Option<&str>) -> Result<()> {
+    let id = app.session(session).await?;
+    let engine = app.engine().await?;
+    let summary = match reader {
+        Some(reader) => engine.read_summary(id, reader).await?,
+        None => engine.own_summary(id).await?,
+    };
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id, "summary": summary }));
+    }
+    match &summary {
+        Some(summary) => show_summary(app, summary),
+        None => {
+            app.out.note(format!("it has no summary: `milepost sessions compact {}` makes one", short(id)));
+            Ok(())
+        }
+    }
 }
 
 pub async fn uncompact(app: &mut App, session: &str) -> Result<()> {

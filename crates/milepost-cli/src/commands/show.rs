@@ -3,6 +3,7 @@
 use anyhow::Result;
 use milepost::context::history::readable;
 use milepost::model::{EntryKind, Seq};
+use milepost::transfer::export::GraphPlace;
 use milepost::{
     CheckpointId, Diff, Mark, MarkQuery, Message, MessageQuery, Milepost, Point, Salvaged, SessionId, SessionSummary,
     StoredMessage, Usage as Spent,
@@ -23,7 +24,7 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
     let engine = app.engine().await?;
     let info = engine.store().session(id).await.map_err(milepost::Error::from)?;
     let last = MessageQuery { last: Some(LAST_MESSAGES), ..MessageQuery::default() };
-    let Salvaged { messages, damaged } = engine.messages_past_damage(id, None, &last).await?;
+    let Salvaged { messages, damaged, lost } = engine.messages_past_damage(id, None, &last).await?;
     super::messages::tell_damage(app, &damaged);
     let state = engine.store().state(id).await;
     let lease = engine.store().lease(id).await.map_err(milepost::Error::from)?;
@@ -56,7 +57,7 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
             value["damaged"] = json!(damaged);
         }
         app.out.json(&value)?;
-        return super::messages::must_have_all(id, &damaged);
+        return super::messages::must_have_all(id, lost);
     }
     let out = &app.out;
     let title =
@@ -114,7 +115,7 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
             show_message(app, stored)?;
         }
     }
-    super::messages::must_have_all(id, &damaged)
+    super::messages::must_have_all(id, lost)
 }
 
 /// The sections of a state with how many values each has.
@@ -183,14 +184,14 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
     let loaded = engine.store().load(mark.checkpoint.id).await.map_err(milepost::Error::from)?;
     if app.out.json {
         let mut value = mark_json(&loaded.mark);
-        let execution = loaded.state.section("execution");
-        let part = |name: &str| execution.and_then(|execution| execution.get(name)).cloned().unwrap_or(Value::Null);
-        value["current_node"] = part("current_node");
-        value["next_node"] = part("next_node");
-        value["execution_path"] = part("path");
-        value["accumulated_outputs"] = part("outputs");
+        let place = GraphPlace::of(&loaded.state);
+        value["current_node"] = place.current_node;
+        value["next_node"] = place.next_node;
+        value["execution_path"] = place.execution_path;
+        value["accumulated_outputs"] = place.accumulated_outputs;
         // A run counts what it spent; others say what they measured.
-        value["metrics_snapshot"] = loaded.state.section("metrics").cloned().unwrap_or_else(|| part("spent"));
+        let spent = || loaded.state.section("execution")?.get("spent").cloned();
+        value["metrics_snapshot"] = loaded.state.section("metrics").cloned().or_else(spent).unwrap_or_default();
         if with_state {
             value["memory"] = loaded.state.section("memory").cloned().unwrap_or(Value::Null);
             value["state"] = loaded.state.into_value();
@@ -217,9 +218,9 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
     ];
     facts.extend(point.label.as_deref().map(|label| ("label", plain(label))));
     facts.extend(point.description.as_deref().map(|text| ("description", plain(text))));
-    let execution = |name: &str| loaded.state.section("execution")?.get(name)?.as_str().map(plain);
-    facts.extend(execution("current_node").map(|node| ("node", node)));
-    facts.extend(execution("next_node").map(|node| ("next node", node)));
+    let place = GraphPlace::of(&loaded.state);
+    facts.extend(place.current_node.as_str().map(|node| ("node", plain(node))));
+    facts.extend(place.next_node.as_str().map(|node| ("next node", plain(node))));
     facts.push(("state", sections(loaded.state.as_value())));
     out.facts(&facts)?;
     if with_state {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use milepost::model::Retention;
 use milepost::store::{Error as StoreError, Redacted, Redactor, Store};
-use milepost::{Erased, Milepost, SessionId, SessionQuery};
+use milepost::{Erased, Milepost, Purge, SessionId, SessionQuery};
 use serde_json::json;
 
 use super::messages::input;
@@ -28,16 +28,6 @@ pub async fn chosen(app: &mut App, session: Option<&str>) -> Result<Vec<SessionI
 pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     let ids = chosen(app, args.session.as_deref()).await?;
     let engine = app.engine().await?;
-    if args.purge && !args.dry_run {
-        let keep = engine.policy().retention.clone();
-        let (purged, deleted) =
-            engine.store().empty_trash(&keep, &engine.claim(), true).await.map_err(milepost::Error::from)?;
-        if !purged.checkpoints.is_empty() || !deleted.is_empty() {
-            let (checkpoints, sessions) =
-                (so_many(purged.checkpoints.len(), "checkpoint"), so_many(deleted.len(), "session"));
-            app.confirm(&format!("Erase {checkpoints} and {sessions} in the trash for good?"), args.yes).await?;
-        }
-    }
     let asked = |mut keep: Retention| {
         keep.max_checkpoints = args.keep.unwrap_or(keep.max_checkpoints);
         keep.max_age_days = args.days.unwrap_or(keep.max_age_days);
@@ -45,12 +35,29 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
         keep
     };
     let general = asked(engine.policy().retention.clone());
+    if args.purge && !args.dry_run {
+        let found = engine.purge(&general, true).await?;
+        if !found.is_nothing() {
+            let (checkpoints, sessions) =
+                (so_many(found.checkpoints.len(), "checkpoint"), so_many(found.sessions.len(), "session"));
+            let hidden = match found.hidden.len() {
+                0 => String::new(),
+                hidden => format!(", and {} that no branch needs any more,", so_many(hidden, "hidden session")),
+            };
+            let question = format!("Erase {checkpoints} and {sessions} in the trash{hidden} for good?");
+            app.confirm(&question, args.yes).await?;
+        }
+    }
     let (mut pruned, mut left) = (BTreeMap::new(), BTreeMap::new());
     let mut freed = 0;
     let mut progress = app.progress("pruning", ids.len() as u64);
     for (number, id) in ids.into_iter().enumerate() {
         progress.tell(number as u64);
-        match prune_one(app, &engine, id, args.dry_run, &asked).await {
+        let done = match args.all {
+            true => clear_one(app, &engine, id, args.dry_run).await,
+            false => prune_one(app, &engine, id, args.dry_run, &asked).await,
+        };
+        match done {
             Ok((0, _)) => {}
             Ok((count, bytes)) => {
                 freed += bytes;
@@ -64,28 +71,24 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
         }
     }
     progress.end();
-    let (purged, deleted) = match args.purge {
-        true => {
-            engine.store().empty_trash(&general, &engine.claim(), args.dry_run).await.map_err(milepost::Error::from)?
-        }
-        false => Default::default(),
+    let waiting = app.waiting("erasing");
+    let purged = match args.purge {
+        true => engine.purge(&general, args.dry_run).await?,
+        false => Purge::default(),
     };
-    let mut held = 0;
-    if args.purge && !args.dry_run {
-        engine.store().collect(&engine.claim(), false).await.map_err(milepost::Error::from)?;
-        let (marks, sessions) =
-            engine.store().empty_trash(&general, &engine.claim(), true).await.map_err(milepost::Error::from)?;
-        held = marks.checkpoints.len() + sessions.len();
-    }
+    waiting.end();
+    let held = purged.held;
     if app.out.json {
         return app.out.json(&json!({
             "dryRun": args.dry_run, "pruned": pruned, "freeable": freed, "left": left,
             "purged": {
-                "checkpoints": purged.checkpoints, "bytes": purged.bytes, "sessions": deleted, "held": held,
+                "checkpoints": purged.checkpoints, "bytes": purged.bytes, "sessions": purged.sessions,
+                "hidden": purged.hidden, "held": held,
             },
         }));
     }
     let (word, erased) = if args.dry_run { ("would go", "would be erased") } else { ("went", "erased") };
+    let is = if args.dry_run { "would be" } else { "is" };
     for (id, count) in &pruned {
         app.out.line(format!("{}  {} {word} into the trash", short(id), so_many(*count, "checkpoint")))?;
     }
@@ -102,13 +105,20 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
             general.trash_days
         ));
     }
+    if let (true, false, Some(id)) = (args.all, args.dry_run, pruned.keys().next()) {
+        app.out.note(format!("take them out again with: milepost sessions untrash {} --checkpoints", short(id)));
+    }
+    for id in &purged.hidden {
+        app.out.line(format!("{id}, deleted before and kept hidden for branches that are gone, {is} erased"))?;
+    }
     if args.purge {
-        let checkpoints = so_many(purged.checkpoints.len(), "checkpoint");
-        app.out.line(format!(
-            "{checkpoints} and {} {erased}, {}",
-            so_many(deleted.len(), "session"),
-            bytes(purged.bytes)
-        ))?;
+        let (checkpoints, sessions) =
+            (so_many(purged.checkpoints.len(), "checkpoint"), so_many(purged.sessions.len(), "session"));
+        let what = match purged.hidden.len() {
+            0 => format!("{checkpoints} and {sessions}"),
+            hidden => format!("{checkpoints}, {sessions} and {}", so_many(hidden, "hidden session")),
+        };
+        app.out.line(format!("{what} {erased}, {}", bytes(purged.bytes)))?;
     }
     if held > 0 {
         app.out.note(format!(
@@ -134,6 +144,16 @@ async fn prune_one(
     }
     app.free_from_the_dead(id).await?;
     Ok((engine.prune(id, &keep).await?.len(), preview.bytes))
+}
+
+/// The same with every checkpoint of a session.
+async fn clear_one(app: &mut App, engine: &Milepost, id: SessionId, dry_run: bool) -> Result<(usize, u64)> {
+    let preview = engine.store().clear_preview(id).await.map_err(milepost::Error::from)?;
+    if dry_run || preview.checkpoints.is_empty() {
+        return Ok((preview.checkpoints.len(), preview.bytes));
+    }
+    app.free_from_the_dead(id).await?;
+    Ok((engine.clear_checkpoints(id).await?.len(), preview.bytes))
 }
 
 /// Whether an error says nothing of other sessions: somebody holds this one, or it cannot be read.
@@ -223,10 +243,10 @@ pub async fn reindex(app: &mut App, session: Option<String>) -> Result<ExitCode>
         None => None,
     };
     let engine = app.engine().await?;
-    let waiting = app.waiting("rebuilding");
+    let waiting = app.waiting("rebuilding session");
     let done = match session {
         Some(id) => engine.store().reindex_session(id).await,
-        None => engine.store().reindex().await,
+        None => engine.store().reindex_with(&mut |done, total| waiting.tell(done + 1, total)).await,
     };
     waiting.end();
     let done = done.map_err(milepost::Error::from)?;

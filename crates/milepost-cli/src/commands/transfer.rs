@@ -275,16 +275,17 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
     }
     let engine = app.engine().await?;
     let import = async |app: &App| {
-        let mut progress = app.progress("importing entry", 0);
-        let mut tell = |done: milepost::transfer::Progress| progress.tell(done.entries);
+        // Reading a large file takes long too.
+        let waiting = app.waiting("importing entry");
+        let mut tell = |done: milepost::transfer::Progress| waiting.tell(done.entries, done.entries_total);
         let imported = match is_bundle {
             true => {
                 let file = BufReader::new(open(&args.path)?);
                 vec![engine.import_bundle(file, &options, &mut tell).await?]
             }
-            false => engine.import_older(&args.path, &options).await?,
+            false => engine.import_older_with(&args.path, &options, &mut tell).await?,
         };
-        progress.end();
+        waiting.end();
         Ok(imported)
     };
     let imported = app.despite_the_dead(import).await?;
@@ -303,7 +304,10 @@ pub async fn import(app: &mut App, args: args::Import) -> Result<()> {
 /// Says what an import would bring. Nothing is stored.
 async fn check(app: &mut App, path: &Path, is_bundle: bool, options: &ImportOptions) -> Result<()> {
     if !is_bundle {
-        let found = app.engine().await?.check_older(path, options).await?;
+        let engine = app.engine().await?;
+        let waiting = app.waiting("reading");
+        let found = engine.check_older(path, options).await?;
+        waiting.end();
         return show_imported(app, &found, true);
     }
     let checked = check_bundle(BufReader::new(open(path)?), options)?;

@@ -231,7 +231,7 @@ async fn why_a_session_is_paused_or_waits_is_shown() {
     let place = Place::new();
     let id = place.session("Stopped", &["one"]);
     let shown = place.json(&["sessions", "show", &id]);
-    assert_eq!(shown.get("reason"), None, "{shown:#}");
+    assert_eq!(shown["reason"], Value::Null, "{shown:#}");
     place.ok(&["sessions", "pause", &id, "--reason", "waiting for the auditors"]);
     // A checkpoint that was taken since does not hide it.
     place.ok(&["checkpoint", &id, "--label", "since"]);
@@ -242,9 +242,9 @@ async fn why_a_session_is_paused_or_waits_is_shown() {
     assert_eq!(text(&listed, "/sessions/0/reason"), "waiting for the auditors");
     // It goes with the pause, and another pause has its own.
     place.ok(&["sessions", "resume", &id]);
-    assert_eq!(place.json(&["sessions", "show", &id]).get("reason"), None);
+    assert_eq!(place.json(&["sessions", "show", &id])["reason"], Value::Null);
     place.ok(&["sessions", "pause", &id]);
-    assert_eq!(place.json(&["sessions", "list"]).pointer("/sessions/0/reason"), None);
+    assert_eq!(place.json(&["sessions", "list"]).pointer("/sessions/0/reason"), Some(&Value::Null));
     // A program that waits says for what.
     let engine = another(&place).await;
     let held = engine.hold(id.parse().unwrap()).await.unwrap();

@@ -89,6 +89,8 @@ pub fn life(tour: &mut Tour<'_>) {
     tour.person(&["sessions", "compact", &first, "--keep", "1", "--pin", "ARIES is first", "--dry-run"]);
     tour.person(&["sessions", "compact", &first, "--keep", "1", "--pin", "ARIES is first"]);
     tour.person(&["sessions", "compact", &first, "--dropped"]);
+    tour.person(&["sessions", "summary", &first, "--as", "pm"]);
+    assert_eq!(number(&tour.program(&["sessions", "summary", &first]), "/summary/version"), 1);
     tour.person(&["sessions", "uncompact", &first]);
     assert!(number(&tour.program(&["sessions", "compact", &first, "--keep", "1"]), "/messages") > 0);
     assert_eq!(number(&tour.program(&["sessions", "uncompact", &first]), "/version"), 0);

@@ -301,7 +301,7 @@ impl SessionWriter {
 
     async fn draft_items(&self, head: &mut Head, draft: &mut Draft, append: Append, id: BatchId) -> Result<Receipt> {
         let limits = &self.store.inner.limits;
-        check_size("an append's number of entries", append.items.len(), "max_batch_entries", limits.max_batch_entries)?;
+        check_size("an append", append.items.len(), "max_batch_entries", limits.max_batch_entries)?;
         let (start, length, bytes) = (draft.entries.len(), draft.length, draft.bytes);
         let mut checkpoints = Vec::new();
         let mut changed = false;

@@ -211,18 +211,51 @@ impl Store {
         Ok(events)
     }
 
+    /// Hidden sessions that no branch needs, or would once these sessions are deleted with their branches kept:
+    /// [`collect`](Self::collect) removes them. Each comes after those that branched from it.
+    pub async fn unneeded(&self, deleted: &[SessionId]) -> Result<Vec<SessionId>> {
+        let rows = self.all_sessions().await?;
+        let is_deleted = |id: &SessionId| deleted.contains(id);
+        let mut open: Vec<(SessionId, Vec<SessionId>)> = Vec::new();
+        for id in rows.iter().filter(|row| row.hidden || is_deleted(&row.id)).map(|row| row.id) {
+            let children = self.inner.backend.children(self.workspace(), id).await?;
+            open.push((id, children.iter().map(|line| line.session).collect()));
+        }
+        let (mut gone, mut order) = (BTreeSet::new(), Vec::new());
+        // One that is gone may have been the last that another was kept for.
+        loop {
+            let free: Vec<SessionId> = open
+                .iter()
+                .filter(|(id, children)| !gone.contains(id) && children.iter().all(|child| gone.contains(child)))
+                .map(|(id, _)| *id)
+                .collect();
+            if free.is_empty() {
+                break;
+            }
+            gone.extend(free.iter().copied());
+            order.extend(free.into_iter().filter(|id| !is_deleted(id)));
+        }
+        Ok(order)
+    }
+
     /// Removes blobs that no entry needs and hidden sessions whose branches are gone. What was put
     /// within the grace time stays: someone may be about to need it.
     pub async fn collect(&self, claim: &Claim, dry_run: bool) -> Result<Collected> {
         let mut collected = Collected::default();
-        for row in self.all_sessions().await?.into_iter().filter(|row| row.hidden) {
-            if self.inner.backend.children(self.workspace(), row.id).await?.is_empty() {
-                match if dry_run { Ok(()) } else { self.remove(row.id, claim).await } {
-                    // Someone is just importing it.
-                    Err(Error::Held { .. }) => {}
-                    Err(error) => return Err(error),
-                    Ok(()) => collected.sessions.push(row.id),
-                }
+        for id in self.unneeded(&[]).await? {
+            if dry_run {
+                collected.sessions.push(id);
+                continue;
+            }
+            // What branched from it may have stayed, because somebody holds it.
+            if !self.inner.backend.children(self.workspace(), id).await?.is_empty() {
+                continue;
+            }
+            match self.remove(id, claim).await {
+                // Someone is just importing it.
+                Err(Error::Held { .. }) => {}
+                Err(error) => return Err(error),
+                Ok(()) => collected.sessions.push(id),
             }
         }
         let before = self.source().now().plus_ms(-self.inner.blob_grace_ms);

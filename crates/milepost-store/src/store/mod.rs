@@ -250,6 +250,11 @@ impl Store {
         self.inner.lease_ttl_ms
     }
 
+    /// What is refused for its size.
+    pub fn limits(&self) -> &Limits {
+        &self.inner.limits
+    }
+
     /// Whether what users wrote is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.inner.keys.is_encrypted()

@@ -30,13 +30,21 @@ impl Store {
     /// Rebuilds the derived rows of every session from the log. One of which that cannot be done for damage is named, and all
     /// others are done.
     pub async fn reindex(&self) -> Result<Reindexed> {
+        self.reindex_with(&mut |_, _| {}).await
+    }
+
+    /// The same, telling how many sessions are done, and of how many.
+    pub async fn reindex_with(&self, progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Reindexed> {
         // The backend notes what is damaged below, and makes it anew with the rest.
         match self.inner.backend.check(Depth::Deep).await {
             Err(error) if !error.is_damage() => return Err(error),
             _ => {}
         }
         let mut done = Reindexed::default();
-        for id in self.inner.backend.session_ids(self.workspace()).await? {
+        let ids = self.inner.backend.session_ids(self.workspace()).await?;
+        let total = ids.len() as u64;
+        for (number, id) in (0..).zip(ids) {
+            progress(number, total);
             let rebuilt = match self.reindex_session(id).await {
                 Err(Error::Key(KeyError::Shredded { .. })) => continue,
                 Err(error) if error.is_damage() => {

@@ -147,6 +147,13 @@ impl Store {
         Ok(Pruned { checkpoints: rows.iter().map(|row| row.id).collect(), bytes: plan.purged.bytes })
     }
 
+    /// Shows what [`SessionWriter::clear`] would do.
+    pub async fn clear_preview(&self, session: SessionId) -> Result<Pruned> {
+        let rows = self.kept(session).await?.rows;
+        let plan = self.purge_plan(session, |_| true).await?;
+        Ok(Pruned { checkpoints: rows.iter().map(|row| row.id).collect(), bytes: plan.purged.bytes })
+    }
+
     /// Shows what [`SessionWriter::purge`] would do.
     pub async fn purge_preview(&self, session: SessionId, trashed_before: Timestamp) -> Result<Purged> {
         let gone = |row: &MarkRow| row.trashed.is_some_and(|time| time < trashed_before);
@@ -311,11 +318,30 @@ impl SessionWriter {
     /// Puts checkpoints beyond the retention into the trash.
     pub async fn prune(&self, keep: &Retention) -> Result<Vec<CheckpointId>> {
         let rows = self.store().prunable(self.id(), keep).await?;
-        let pruned = rows.iter().map(|row| row.id).collect();
+        self.move_all(rows, Some(self.store().source().now())).await
+    }
+
+    /// Puts every checkpoint of the session's own into the trash, whatever the retention keeps. Its messages and its state
+    /// stay.
+    pub async fn clear(&self) -> Result<Vec<CheckpointId>> {
+        let rows = self.store().kept(self.id()).await?.rows;
+        self.move_all(rows, Some(self.store().source().now())).await
+    }
+
+    /// Takes every checkpoint of the session's own out of the trash.
+    pub async fn unclear(&self) -> Result<Vec<CheckpointId>> {
+        let store = self.store();
+        let lines = store.backend().timelines(store.workspace(), self.id()).await?;
+        let rows = store.some_marks(&lines, Some(true)).await?;
+        self.move_all(rows, None).await
+    }
+
+    async fn move_all(&self, rows: Vec<MarkRow>, trashed: Option<Timestamp>) -> Result<Vec<CheckpointId>> {
+        let ids = rows.iter().map(|row| row.id).collect();
         if !rows.is_empty() {
-            self.set_trashed(rows, Some(self.store().source().now())).await?;
+            self.set_trashed(rows, trashed).await?;
         }
-        Ok(pruned)
+        Ok(ids)
     }
 
     /// Puts one checkpoint into the trash.

@@ -14,7 +14,7 @@ use super::read::{Reader, Typed, read_text};
 use super::schema::{self, Field, POLICY_ONLY, ROOT, Shape};
 use super::settings::Settings;
 use super::suggest;
-use super::usable::{Surroundings, build, patch};
+use super::usable::{Surroundings, build, check_places, patch};
 use crate::{Error, Result};
 
 /// The variable that names the configuration file.
@@ -102,6 +102,13 @@ impl<'a> Loader<'a> {
     /// All problems, errors and warnings. Also keys are looked for where they are to be.
     pub fn check(&self) -> Vec<Diagnostic> {
         let (settings, mut found) = self.read();
+        // Also what the environment or a flag takes the place of: it counts again where those are not set.
+        if let Ok(Some(Located { path, .. })) = self.locate() {
+            let mut own = Vec::new();
+            check_places(&read_file(&path, &mut Vec::new()), &self.around(), &mut own);
+            own.retain(|problem| !found.contains(problem));
+            found.extend(own);
+        }
         if first_error(&found).is_none() {
             found.extend(settings.check_keys(Some(&*self.lookup)));
         }
@@ -360,7 +367,8 @@ pub fn set_session_policy(patch: &PolicyPatch) -> SessionPatch {
     SessionPatch::new().with(SESSION_POLICY, value)
 }
 
-/// Variables that begin with `MILEPOST_` and mean nothing, from the names of all that are set.
+/// Variables that begin with `MILEPOST_` and mean nothing, from the names of all that are set. One that is nearly a setting's
+/// is a mistake, as what it was to set is not; any other may be somebody's own.
 pub fn check_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Diagnostic> {
     let mut known: Vec<String> = schema::settings()
         .into_iter()
@@ -372,14 +380,22 @@ pub fn check_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Diag
         names.into_iter().filter(|name| name.starts_with("MILEPOST_") && !known.iter().any(|one| one == name));
     let told = unknown.map(|name| {
         let near = suggest::nearest(name, known.iter().map(String::as_str));
+        let is_slip = near.is_some_and(|near| near.len().abs_diff(name.len()) <= MAX_SLIP && is_near(name, near));
+        let severity = if is_slip { Severity::Error } else { Severity::Warning };
         let instead = near.map_or("remove it".to_owned(), |near| format!("did you mean {near}?"));
         let origin = Origin::Variable(name.to_owned());
-        Diagnostic {
-            severity: Severity::Warning,
-            ..Diagnostic::error(&origin, "", "it means nothing to Milepost", instead)
-        }
+        Diagnostic { severity, ..Diagnostic::error(&origin, "", "it means nothing to Milepost", instead) }
     });
     told.collect()
+}
+
+/// A slip of the pen makes a name longer or shorter by so much at most.
+const MAX_SLIP: usize = 2;
+
+/// Whether two variables are nearly the same without what all of them begin with.
+fn is_near(name: &str, known: &str) -> bool {
+    let [name, known] = [name, known].map(|name| name.strip_prefix("MILEPOST_").unwrap_or(name));
+    suggest::nearest(name, [known]).is_some()
 }
 
 /// The first error as an error of the engine, saying how many more there are; none when there is no error.

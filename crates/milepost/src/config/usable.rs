@@ -205,6 +205,10 @@ fn checked_url(
     if !schemes.contains(&scheme) {
         let instead = match suggest::nearest(scheme, schemes.iter().copied()) {
             Some(near) if !scheme.is_empty() => format!("did you mean {near}:?"),
+            // A path alone is most often a file of SQLite.
+            _ if scheme.is_empty() && !given.is_empty() && schemes.contains(&"sqlite") => {
+                format!("did you mean sqlite:{given}?")
+            }
             _ => format!("begin it with one of {}:", schemes.join(":, ")),
         };
         found.push(Diagnostic::error(origin, key, "it is not the URL of a store", instead));
@@ -221,6 +225,15 @@ fn checked_url(
         None => {
             found.push(Diagnostic::error(origin, key, "~ is not known: HOME is not set", "write the whole path"));
             Url::new(given)
+        }
+    }
+}
+
+/// What is wrong with the places that a layer names, whether or not a later one takes their place.
+pub(super) fn check_places(typed: &Typed, around: &Surroundings<'_>, found: &mut Vec<Diagnostic>) {
+    for (key, schemes) in [("store", SCHEMES), ("blobs", BUCKETS)] {
+        if let Some((given, origin)) = typed.get(key) {
+            checked_url(key, given.as_str().unwrap_or_default(), origin, schemes, around, found);
         }
     }
 }

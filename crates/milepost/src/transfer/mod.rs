@@ -37,6 +37,9 @@ use milepost_store::ed25519_dalek::VerifyingKey;
 
 use crate::engine::Milepost;
 
+/// Where a checkpoint keeps the id that it had where it was imported from, if it could not keep it as its own.
+pub(crate) const ORIGINAL_ID: &str = "original_id";
+
 /// Whether what is imported keeps its ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Ids {

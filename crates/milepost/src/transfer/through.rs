@@ -12,7 +12,18 @@ impl Milepost {
     /// out of all of it before anything is stored. See [`older::import_path`]; a bundle is taken as
     /// [`Milepost::import_bundle`] takes it.
     pub async fn import_older(&self, path: &Path, options: &ImportOptions) -> Result<Vec<Imported>> {
-        Box::pin(older::import_path(self.store(), path, &self.importing(options), &self.claim())).await
+        self.import_older_with(path, options, &mut |_| {}).await
+    }
+
+    /// The same, telling how far it is: the entries of the session that is being written. Nothing is told while files are read.
+    pub async fn import_older_with(
+        &self,
+        path: &Path,
+        options: &ImportOptions,
+        progress: OnProgress<'_>,
+    ) -> Result<Vec<Imported>> {
+        let (options, claim) = (self.importing(options), self.claim());
+        Box::pin(older::import_path_with(self.store(), path, &options, &claim, progress)).await
     }
 
     /// What [`Milepost::import_older`] would make of a file or a directory. All of it is done, in memory; nothing is stored.

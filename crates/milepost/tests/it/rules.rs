@@ -322,3 +322,69 @@ async fn many_changed_keys_are_worth_a_checkpoint_where_the_policy_says_so() {
     assert!(!smart(begin(never.clone()).await.set(&many(50)).await).await);
     assert!(!smart(begin(never).await.update(change).await).await);
 }
+
+#[tokio::test]
+async fn an_import_of_older_files_tells_how_far_it_is() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let file = scratch.dir.path().join("chat.jsonl");
+    let lines: String = (0..50).map(|number| format!("{{\"role\":\"user\",\"content\":\"m{number}\"}}\n")).collect();
+    std::fs::write(&file, lines).unwrap();
+    let mut told = Vec::new();
+    let mut tell = |far: milepost::transfer::Progress| told.push((far.entries, far.entries_total));
+    let made = milepost.import_older_with(&file, &ImportOptions::default(), &mut tell).await.unwrap();
+    let wanted: Vec<(u64, u64)> = (0..made[0].entries).map(|number| (number, made[0].entries)).collect();
+    assert_eq!(told, wanted);
+    let mut told = Vec::new();
+    milepost.store().reindex_with(&mut |done, total| told.push((done, total))).await.unwrap();
+    assert_eq!(told, [(0, 1)]);
+}
+
+#[tokio::test]
+async fn many_messages_go_in_steps_and_a_failure_says_how_many_are_stored() {
+    let mut scratch = Scratch::new();
+    (scratch.options.store.limits.max_batch_entries, scratch.options.store.limits.max_entry_bytes) = (5, 5000);
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    let said = |count: usize| (0..count).map(|number| user(&format!("m{number}"))).collect::<Vec<_>>();
+    session.append_many(said(11)).await.unwrap();
+    assert_eq!(session.info().await.messages(), 11);
+    let mut messages = said(11);
+    messages[9] = user(&"far too long ".repeat(1000));
+    let failed = session.append_many(messages).await.unwrap_err();
+    let milepost::Error::Partly { stored, total, error } = &failed else { panic!("{failed}") };
+    assert_eq!((*stored, *total, session.info().await.messages()), (8, 11, 19));
+    assert!(matches!(**error, milepost::Error::Store(milepost::store::Error::TooLarge { .. })), "{failed}");
+    assert!(failed.to_string().starts_with("8 of 11 messages were stored"), "{failed}");
+    // All together or none where that was asked for, in words that fit.
+    let refused = session.append_all(said(11)).await.unwrap_err().to_string();
+    assert!(refused.contains("an append has 11 entries, the limit max_batch_entries is 5"), "{refused}");
+    assert_eq!(session.info().await.messages(), 19);
+}
+
+#[tokio::test]
+async fn checkpoints_are_cleared_whatever_a_branch_or_a_retention_needs_and_come_back() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    let id = session.id();
+    session.append(user("one")).await.unwrap();
+    session.set(&[parse_set("memory.step=1").unwrap()]).await.unwrap();
+    let point = session.checkpoint_labelled("here").await.unwrap();
+    session.release().await.unwrap();
+    let branch = milepost.branch(id, &Point::Checkpoint(point), NewSession::default()).await.unwrap();
+    let branch_id = branch.id();
+    branch.release().await.unwrap();
+    let preview = milepost.store().clear_preview(id).await.unwrap();
+    assert_eq!(milepost.clear_checkpoints(id).await.unwrap(), preview.checkpoints);
+    assert!(preview.checkpoints.contains(&point) && preview.checkpoints.len() == 2);
+    assert!(milepost.store().marks(id, &milepost::MarkQuery::default()).await.unwrap().is_empty());
+    for one in [id, branch_id] {
+        let resumed = milepost.resume(one, Resume::default()).await.unwrap();
+        assert_eq!((resumed.messages, &resumed.state.into_value()["memory"]["step"]), (1, &json!(1)));
+        resumed.session.release().await.unwrap();
+    }
+    assert_eq!(milepost.untrash_checkpoints(id).await.unwrap(), preview.checkpoints);
+    assert_eq!(milepost.store().marks(id, &milepost::MarkQuery::default()).await.unwrap().len(), 2);
+    assert!(milepost.store().verify().await.unwrap().is_whole());
+}

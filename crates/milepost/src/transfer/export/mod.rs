@@ -17,6 +17,7 @@ pub use chat::chat_files;
 pub use folder::{Present, safe_name};
 pub use markdown::markdown;
 pub use messages::jsonl;
+pub use shapes::GraphPlace;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteExported, sqlite, sqlite_tables};
 pub use tree::{FileOptions, Layout, tree};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use milepost_model::{Block, Content, Include, Session, SessionId, Timestamp, WorkspaceId};
+use milepost_model::{Block, Content, Include, Session, SessionId, State, Timestamp, WorkspaceId};
 use milepost_store::{Loaded, MarkQuery, Store, StoredMessage};
 use serde_json::{Map, Value, json};
 
@@ -369,10 +369,40 @@ fn either(value: &Value, names: [&str; 2]) -> Value {
     names.iter().find_map(|name| value.get(*name)).cloned().unwrap_or_default()
 }
 
+/// Where a graph's session is: the part of a state that E's checkpoint says in fields of its own.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GraphPlace {
+    /// The node that it is at.
+    pub current_node: Value,
+    /// The one that comes next.
+    pub next_node: Value,
+    /// Nodes it went through.
+    pub execution_path: Value,
+    /// What they gave.
+    pub accumulated_outputs: Value,
+}
+
+impl GraphPlace {
+    /// As a run of ours says it, and as imported sessions do. What is not said is null.
+    pub fn of(state: &State) -> Self {
+        Self::of_section(&section(state.as_value(), "execution"))
+    }
+
+    fn of_section(execution: &Value) -> Self {
+        Self {
+            current_node: either(execution, ["current_node", "currentNode"]),
+            next_node: either(execution, ["next_node", "nextNode"]),
+            execution_path: either(execution, ["execution_path", "path"]),
+            accumulated_outputs: either(execution, ["accumulated_outputs", "outputs"]),
+        }
+    }
+}
+
 /// E's checkpoint.
 pub(super) fn graph(view: &View, at: &Loaded) -> Value {
     let (state, mark) = (at.state.as_value(), &at.mark.checkpoint);
     let execution = section(state, "execution");
+    let place = GraphPlace::of_section(&execution);
     let list = |value: Value| if value.is_null() { json!([]) } else { value };
     let map = |value: Value| if value.is_null() { json!({}) } else { value };
     let refs: Map<String, Value> =
@@ -398,12 +428,12 @@ pub(super) fn graph(view: &View, at: &Loaded) -> Value {
         "session_id": view.name(),
         "checkpoint_type": triggers::checkpoint_type(&mark.trigger),
         "created_at": text(at.mark.time),
-        "current_node": either(&execution, ["current_node", "currentNode"]),
-        "next_node": either(&execution, ["next_node", "nextNode"]),
-        "execution_path": list(either(&execution, ["execution_path", "path"])),
+        "current_node": place.current_node,
+        "next_node": place.next_node,
+        "execution_path": list(place.execution_path),
         "shared_memory": section(state, "memory"),
         "conversation_states": refs,
-        "accumulated_outputs": map(either(&execution, ["accumulated_outputs", "outputs"])),
+        "accumulated_outputs": map(place.accumulated_outputs),
         "metrics_snapshot": section(state, "metrics"),
         "is_clean": mark.clean,
         "can_resume_from": mark.resumable.is_yes(),

@@ -20,7 +20,7 @@ use crate::transfer::incoming::Incoming;
 use crate::transfer::outgoing::{Line, Piece, PieceEntry};
 use crate::transfer::triggers;
 use crate::transfer::written::{self, AS_WRITTEN, IMPORTED_ID};
-use crate::transfer::{Ids, ImportOptions, Imported};
+use crate::transfer::{Ids, ImportOptions, Imported, ORIGINAL_ID, OnProgress, Progress};
 
 /// The longest name that is taken over: what the store allows.
 const MAX_NAME: usize = 1 << 10;
@@ -234,7 +234,7 @@ impl Builder {
         }
         let id = found.id.as_deref().and_then(|id| id.parse::<CheckpointId>().ok());
         if let (None, Some(original)) = (id, found.id) {
-            extra.insert("original_id".into(), original.into());
+            extra.insert(ORIGINAL_ID.into(), original.into());
         }
         let is_ours = id.is_some() && self.original.parse::<SessionId>().is_ok();
         if let Some((layout, mut document)) = found.written {
@@ -320,7 +320,13 @@ impl Builder {
     }
 
     /// Writes the session; whole, or nothing of it.
-    pub async fn write(mut self, store: &Store, options: &ImportOptions, claim: &Claim) -> Result<Imported> {
+    pub async fn write(
+        mut self,
+        store: &Store,
+        options: &ImportOptions,
+        claim: &Claim,
+        progress: OnProgress<'_>,
+    ) -> Result<Imported> {
         let own = self.own_id(options);
         let id = own.unwrap_or_else(|| store.source().id());
         let hash = self.hash();
@@ -374,6 +380,7 @@ impl Builder {
                 mark.id = store.source().id();
             }
             let at = Position { timeline, seq: Seq(number as u64) };
+            progress(Progress { entries: number as u64, entries_total: end.0 });
             let entry = Entry { at, time: last, kind: body.kind(), body: Some(body) };
             outcome = incoming.take(Piece::Entry(Box::new(PieceEntry { entry, blobs: Vec::new(), whole: None }))).await;
         }

@@ -21,7 +21,7 @@ use std::path::Path;
 use milepost_store::{Claim, Store};
 use serde_json::Value;
 
-use super::{ImportOptions, Imported};
+use super::{ImportOptions, Imported, OnProgress};
 use crate::error::{Error, Result};
 use builder::Builder;
 use detect::Kind;
@@ -31,20 +31,31 @@ use detect::Kind;
 ///
 /// Secrets are stored as they are found: [`Milepost::import_older`](crate::Milepost::import_older) takes them out.
 pub async fn import_path(store: &Store, path: &Path, options: &ImportOptions, claim: &Claim) -> Result<Vec<Imported>> {
+    import_path_with(store, path, options, claim, &mut |_| {}).await
+}
+
+/// The same, telling how far it is.
+pub(in crate::transfer) async fn import_path_with(
+    store: &Store,
+    path: &Path,
+    options: &ImportOptions,
+    claim: &Claim,
+    progress: OnProgress<'_>,
+) -> Result<Vec<Imported>> {
     let mut options = options.clone();
     options.from.get_or_insert_with(|| path.display().to_string());
     if path.is_dir() {
-        return import_dir(store, path, &options, claim).await;
+        return import_dir(store, path, &options, claim, progress).await;
     }
     if files::is_bundle(path)? {
         let file =
             std::fs::File::open(path).map_err(|error| Error::reading(format!("opening {}", path.display()), &error))?;
-        let imported = Box::pin(super::import_bundle(store, file, &options, claim, &mut |_| {})).await?;
+        let imported = Box::pin(super::import_bundle(store, file, &options, claim, progress)).await?;
         return Ok(vec![imported]);
     }
     let documents = files::read(path, &options)?;
     let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    import_groups(store, groups([(name, documents)], &options, false)?, &options, claim).await
+    import_groups(store, groups([(name, documents)], &options, false)?, &options, claim, progress).await
 }
 
 /// Imports what a file's content says, wherever it came from. `name` is what it is called when it has no id of its own.
@@ -57,10 +68,16 @@ pub async fn import_bytes(
     claim: &Claim,
 ) -> Result<Vec<Imported>> {
     let documents = files::parse(content, options)?;
-    import_groups(store, groups([(name.to_owned(), documents)], options, false)?, options, claim).await
+    import_groups(store, groups([(name.to_owned(), documents)], options, false)?, options, claim, &mut |_| {}).await
 }
 
-async fn import_dir(store: &Store, path: &Path, options: &ImportOptions, claim: &Claim) -> Result<Vec<Imported>> {
+async fn import_dir(
+    store: &Store,
+    path: &Path,
+    options: &ImportOptions,
+    claim: &Claim,
+    progress: OnProgress<'_>,
+) -> Result<Vec<Imported>> {
     let found = files::walk(path, options)?;
     let mut built = Vec::new();
     for dir in &found.graphs {
@@ -76,7 +93,7 @@ async fn import_dir(store: &Store, path: &Path, options: &ImportOptions, claim: 
             builder.take_beside(beside.name.as_deref(), &beside.path)?;
         }
     }
-    import_groups(store, built, options, claim).await
+    import_groups(store, built, options, claim, progress).await
 }
 
 /// Documents of the same session together, in the order of their times.
@@ -127,6 +144,7 @@ async fn import_groups(
     built: Vec<Builder>,
     options: &ImportOptions,
     claim: &Claim,
+    progress: OnProgress<'_>,
 ) -> Result<Vec<Imported>> {
     if built.is_empty() {
         return Err(Error::import(options.name(), "no chat, checkpoint or bundle that is known here is in it"));
@@ -139,7 +157,7 @@ async fn import_groups(
             imported.push(known::left_alone(known_in, session, builder).await?);
             continue;
         }
-        match Box::pin(builder.write(store, options, claim)).await {
+        match Box::pin(builder.write(store, options, claim, progress)).await {
             Ok(one) => {
                 written.push(one.session);
                 imported.push(one);
