@@ -614,3 +614,61 @@ fn a_budget_that_is_used_up_already_is_told_before_going_on() {
     let ran = place.run(&["resume", "last", "--dry-run"]);
     assert!(ran.out.contains("used up already") && ran.out.contains("--budget-tokens 200"), "{}", ran.out);
 }
+
+/// What a plan's run knows is told in the words of plans: in the export of that layout, and in the tables.
+#[test]
+fn a_run_of_a_plan_is_exported_with_its_steps_and_results() {
+    let place = Place::new();
+    let plan = "query: Find papers
+memory: {topic: logs}
+steps:
+  - {id: find, description: Look, action: shell, parameters: {command: 'echo found'}}
+  - {id: read, action: model, parameters: {prompt: Read}, dependencies: find}
+  - {id: fail, action: shell, parameters: {command: 'exit 3'}, dependencies: [read], retry: 1}
+  - {id: tell, action: set, parameters: {told: true}, dependencies: fail}
+";
+    place.write("plan.yaml", plan);
+    place.write("reader.yaml", SCRIPT);
+    let (mut child, id, out) = begin(&place, &["run", "plan.yaml", "--model", "scripted/reader.yaml"]);
+    drop(out.lines().collect::<Vec<_>>());
+    assert_eq!(child.wait().unwrap().code(), Some(10));
+    place.ok(&["sessions", "export", &id, "-f", "plan", "-o", "out"]);
+    let file = std::fs::read_dir(place.file("out/plans")).unwrap().next().unwrap().unwrap().path();
+    let exported: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let all = exported.as_array().or_else(|| exported["checkpoints"].as_array()).unwrap();
+    let last = &all.last().unwrap()["state"];
+    assert_eq!(last["query"], "Find papers");
+    let statuses: Vec<&Value> = last["plan"].as_array().unwrap().iter().map(|step| &step["status"]).collect();
+    assert_eq!(statuses, ["completed", "completed", "failed", "pending"]);
+    assert_eq!(last["plan"][0]["description"], "Look");
+    assert_eq!(last["plan"][2]["dependencies"], json!(["read"]));
+    assert_eq!(last["plan"][2]["parameters"], json!({"command": "exit 3"}));
+    assert_eq!(last["currentStepIndex"], 2);
+    assert_eq!(last["context"]["topic"], "logs");
+    let results: Vec<&Value> = last["results"].as_array().unwrap().iter().map(|one| &one["stepId"]).collect();
+    assert_eq!(results, ["find", "read"]);
+    assert_eq!(last["results"][0]["output"]["stdout"], "found\n");
+    assert!(last["results"][0]["durationMs"].is_number() && last["results"][0]["completedAt"].is_string());
+    assert_eq!(last["results"][1]["tokenUsage"]["input_tokens"], 10);
+    assert_eq!(last["lastError"]["stepIndex"], 2);
+    assert_eq!(last["lastError"]["message"], "it ended with code 3");
+    // The tables count steps, not checkpoints; those that end a step have its time and tokens.
+    let rows = place.json(&[
+        "sql",
+        "SELECT step_number, duration_ms IS NOT NULL AS timed, token_usage FROM checkpoints WHERE trigger = 'step' ORDER BY seq",
+    ]);
+    let rows = rows["rows"].as_array().or_else(|| rows.as_array()).unwrap().clone();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    let told = serde_json::to_string(&rows).unwrap();
+    assert_eq!((&rows[0]["step_number"], &rows[1]["step_number"]), (&json!(1), &json!(2)), "{told}");
+    assert_eq!((&rows[0]["timed"], &rows[1]["timed"]), (&json!(1), &json!(1)), "{told}");
+    assert!(
+        rows[0]["token_usage"].is_null() && text(&rows[1], "/token_usage").contains("\"input_tokens\":10"),
+        "{told}"
+    );
+    // It comes in again as it went out.
+    let other = Place::new();
+    let imported = other.json(&["sessions", "import", &place.file("out").display().to_string()]);
+    let id = text(&imported, "/sessions/0/sessionId").to_owned();
+    assert_eq!(other.json(&["state", "get", &id, "execution.currentStepIndex"]), json!(2));
+}

@@ -4,6 +4,7 @@
 //! directory in the layout that another tool expects, and `sqlite` a database to query. All of them show what the session's
 //! head shows; only a bundle holds everything.
 
+mod agent_state;
 mod chat;
 mod folder;
 mod markdown;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use milepost_model::{Block, Content, Include, Session, SessionId, State, Timestamp, WorkspaceId};
+use milepost_model::{Block, Content, Include, Session, SessionId, State, Timestamp, Trigger, WorkspaceId};
 use milepost_store::{Loaded, MarkQuery, Store, StoredMessage};
 use serde_json::{Map, Value, json};
 
+use super::agent_state::AgentState;
 use super::messages::Messages;
 use crate::error::Result;
 use crate::transfer::beside::{Beside, BesideReader};
@@ -254,7 +255,7 @@ fn extra(at: &Loaded) -> Map<String, Value> {
     map
 }
 
-fn text(time: Timestamp) -> Value {
+pub(super) fn text(time: Timestamp) -> Value {
     Value::String(time.to_string())
 }
 
@@ -340,21 +341,52 @@ pub(super) fn task(view: &View, at: &Loaded) -> Value {
     Value::Object(out)
 }
 
+/// What C's checkpoint says of the step that it was taken at.
+pub(super) struct StepDone {
+    pub number: i64,
+    pub duration_ms: Option<i64>,
+    pub token_usage: Option<Value>,
+}
+
+impl StepDone {
+    /// As the checkpoint's own fields say it, or as the run does that it is of. A session without steps counts its checkpoints.
+    pub fn of(at: &Loaded) -> Self {
+        let (state, mark) = (at.state.as_value(), &at.mark.checkpoint);
+        let execution = state.get("execution").unwrap_or(&Value::Null);
+        let run = AgentState::of_run(execution);
+        let said = execution.get("currentStepIndex").and_then(Value::as_i64);
+        let number = run.as_ref().map(|run| run.current_step() as i64).or(said).unwrap_or(mark.number as i64);
+        let ends_step = matches!(mark.trigger, Trigger::NodeComplete | Trigger::Step);
+        let last = run.filter(|_| ends_step).and_then(|run| run.last_result());
+        let of = |key: &str| {
+            let said = mark.extra.get(key).or_else(|| last.as_ref()?.get(key));
+            said.filter(|value| !value.is_null()).cloned()
+        };
+        let duration_ms = of("durationMs").and_then(|value| value.as_i64());
+        Self { number, duration_ms, token_usage: of("tokenUsage") }
+    }
+}
+
 /// C's checkpoint.
 pub(super) fn plan(view: &View, at: &Loaded) -> Value {
     let (state, mark) = (at.state.as_value(), &at.mark.checkpoint);
-    let execution = section(state, "execution");
-    let step = execution.get("currentStepIndex").cloned().unwrap_or_else(|| json!(mark.number));
+    let mut execution = section(state, "execution");
+    let done = StepDone::of(at);
+    if let Some(run) = AgentState::of_run(&execution) {
+        execution = run.into_section(section(state, "memory"));
+    }
     let mut metadata = extra(at);
     metadata.insert("triggerType".into(), triggers::trigger_type(&mark.trigger).into());
-    for (key, value) in
-        [("description", json!(mark.description)), ("durationMs", json!(null)), ("tokenUsage", json!(null))]
-    {
+    for (key, value) in [
+        ("description", json!(mark.description)),
+        ("durationMs", json!(done.duration_ms)),
+        ("tokenUsage", done.token_usage.unwrap_or_default()),
+    ] {
         metadata.entry(key).or_insert(value);
     }
     let kept = metadata.remove(written::AS_WRITTEN);
     let made = json!({
-        "id": mark.id, "sessionId": view.name(), "projectId": view.session.project, "stepNumber": step,
+        "id": mark.id, "sessionId": view.name(), "projectId": view.session.project, "stepNumber": done.number,
         "createdAt": text(at.mark.time), "state": execution, "metadata": metadata,
         SECTIONS_FIELD: rest(state, &["execution"]),
     });

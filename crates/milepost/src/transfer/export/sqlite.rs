@@ -7,6 +7,7 @@ use milepost_store::{Error as StoreError, KeyError, MarkQuery, Store};
 use rusqlite::{Connection, params};
 
 use super::messages::Messages;
+use super::shapes::StepDone;
 use crate::error::{Error, Result};
 use crate::transfer::triggers;
 
@@ -258,22 +259,20 @@ impl Rows {
         self.done.checkpoints += 1;
         let mark = &loaded.mark.checkpoint;
         let state = loaded.state.as_value();
-        let step = state.pointer("/execution/currentStepIndex").and_then(serde_json::Value::as_i64);
-        let number = |key: &str| mark.extra.get(key).and_then(serde_json::Value::as_i64);
-        let usage = mark.extra.get("tokenUsage").map(ToString::to_string);
+        let step = StepDone::of(loaded);
         let mut insert =
             self.db().prepare_cached("INSERT INTO checkpoints VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")?;
         insert.execute(params![
             mark.id.to_string(),
             session.id.to_string(),
             session.project,
-            step.unwrap_or(mark.number as i64),
+            step.number,
             loaded.mark.time.to_string(),
             state.to_string(),
             mark.description,
             triggers::trigger_type(&mark.trigger),
-            number("durationMs"),
-            usage,
+            step.duration_ms,
+            step.token_usage.map(|usage| usage.to_string()),
             mark.trigger.as_str(),
             mark.label,
             loaded.mark.at.seq.0 as i64,
