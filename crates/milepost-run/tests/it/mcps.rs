@@ -83,6 +83,13 @@ async fn failures_of_tools_and_servers_say_what_they_are() {
     assert!(matches!(&end, End::Paused { why, .. } if why.contains("cannot be started")), "{end:?}");
     let (_, end, _) = call(&json!({"argv": ["echo", "hello"]}), "x", json!({}), json!({})).await;
     assert!(matches!(&end, End::Paused { why, .. } if why.contains("does not speak MCP")), "{end:?}");
+    // What the program says of that itself is told.
+    let complains = json!({"argv": ["sh", "-c", "echo 'ImportError: no module named tools' >&2; exit 1"]});
+    let (_, end, _) = call(&complains, "x", json!({}), json!({})).await;
+    assert!(
+        matches!(&end, End::Paused { why, .. } if why.contains("; it wrote: ImportError: no module named tools")),
+        "{end:?}"
+    );
     let (_, end, _) = call(&json!({"url": "http://127.0.0.1:1/mcp"}), "x", json!({}), json!({})).await;
     assert!(matches!(&end, End::Paused { why, .. } if why.contains("cannot be reached")), "{end:?}");
 }

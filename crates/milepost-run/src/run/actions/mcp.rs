@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use rmcp::transport::streamable_http_client::{StreamableHttpClientTransport, Str
 use rmcp::{RoleClient, ServiceError, ServiceExt};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::timeout;
 
 use super::group::{Group, confine};
@@ -38,6 +38,9 @@ const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 const GREETING_MS: u64 = 30_000;
 /// How long a server may take to end when it is asked to, in milliseconds.
 const GRACE_MS: u64 = 3000;
+/// So much of the end of a program's error output is told (1 KiB), after so long a wait for it.
+const MAX_COMPLAINT_BYTES: usize = 1024;
+const COMPLAINT_WAIT_MS: u64 = 100;
 /// The name under which a call carries its step's key.
 const KEY: &str = "milepost/idempotency-key";
 
@@ -73,6 +76,40 @@ impl<R: AsyncRead + Unpin> AsyncRead for Limited<R> {
     }
 }
 
+/// The end of what a program writes to its error output: most often why it does not speak.
+#[derive(Clone, Default)]
+struct Complaints(Arc<Mutex<Vec<u8>>>);
+
+impl Complaints {
+    /// Reads until the program closes it. What is older than the last bytes is let go.
+    fn of(stderr: Option<ChildStderr>) -> Self {
+        let kept = Self::default();
+        if let Some(mut stderr) = stderr {
+            let kept = kept.clone();
+            tokio::spawn(async move {
+                let mut buffer = [0; 1024];
+                while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
+                    let mut kept = kept.0.lock().unwrap_or_else(PoisonError::into_inner);
+                    kept.extend_from_slice(&buffer[..count]);
+                    let old = kept.len().saturating_sub(MAX_COMPLAINT_BYTES);
+                    kept.drain(..old);
+                }
+            });
+        }
+        kept
+    }
+
+    /// Behind an error's text; nothing when nothing was written. What was written before the program ended is waited for.
+    async fn told(&self) -> String {
+        tokio::time::sleep(Duration::from_millis(COMPLAINT_WAIT_MS)).await;
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match String::from_utf8_lossy(&kept).trim() {
+            "" => String::new(),
+            said => format!("; it wrote: {said}"),
+        }
+    }
+}
+
 /// A server that can be asked.
 pub(super) struct Server {
     service: RunningService<RoleClient, ()>,
@@ -88,10 +125,10 @@ impl Server {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let passed = Arc::new(AtomicBool::new(false));
         let greeting = Duration::from_millis(GREETING_MS);
-        let silent = |_| Failed::Transient(format!("the server did not greet within GREETING_MS, {GREETING_MS} ms"));
+        let silent = || format!("the server did not greet within GREETING_MS, {GREETING_MS} ms");
         if let Some(url) = text(parameters, "url") {
             let transport = over_http(url, parameters, step)?;
-            let service = timeout(greeting, ().serve(transport)).await.map_err(silent)?;
+            let service = timeout(greeting, ().serve(transport)).await.map_err(|_| Failed::Transient(silent()))?;
             let service = service
                 .map_err(|error| Failed::Transient(format!("the server cannot be reached: {}", told(&error))))?;
             return Ok(Self { service, passed, program: None, limit });
@@ -103,19 +140,22 @@ impl Server {
         let mut command = Command::new(program);
         command.args(arguments);
         confine(&mut command, parameters, step);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
             command.spawn().map_err(|error| Failed::Fatal(format!("the server cannot be started: {error}")))?;
         let group = Group::of(&child);
+        let complaints = Complaints::of(child.stderr.take());
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Failed::Transient("the server has no standard streams".to_owned()));
         };
         let reader = Limited { inner: stdout, line: 0, passed: Arc::clone(&passed) };
         let transport = AsyncRwTransport::new_client(reader, stdin).with_max_line_length(usize::MAX);
-        let service = timeout(greeting, ().serve(transport)).await.map_err(silent)?;
-        let service =
-            service.map_err(|error| Failed::Transient(format!("the server does not speak MCP: {}", told(&error))))?;
-        Ok(Self { service, passed, program: Some((child, group)), limit })
+        let why = match timeout(greeting, ().serve(transport)).await {
+            Ok(Ok(service)) => return Ok(Self { service, passed, program: Some((child, group)), limit }),
+            Ok(Err(error)) => format!("the server does not speak MCP: {}", told(&error)),
+            Err(_) => silent(),
+        };
+        Err(Failed::Transient(why + &complaints.told().await))
     }
 
     /// Its tools, as a model is told.
