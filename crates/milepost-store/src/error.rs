@@ -314,7 +314,7 @@ fn unit(limit: &str) -> &'static str {
 /// What to do about what passed a limit.
 fn smaller(limit: &str) -> &'static str {
     match unit(limit) {
-        "entries" => "append it in several steps",
+        "entries" => "split it into several appends",
         _ => "split it, or keep it as a file and store a reference",
     }
 }

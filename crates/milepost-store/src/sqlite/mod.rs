@@ -230,7 +230,7 @@ impl Backend for SqliteBackend {
             return Ok(None);
         }
         while self.readers.read(text::is_behind).await? {
-            match self.writer.write(0, |db| text::index(db, CATCH_UP)).await {
+            match self.writer.write(0, |db| text::catch_up(db, CATCH_UP)).await {
                 // What waits and belongs to nothing is for verification to tell.
                 Ok(0) => break,
                 // What cannot be written is searched as far as it is indexed.

@@ -17,11 +17,24 @@ use milepost_model::Position;
 /// Texts longer than this are indexed up to here.
 const INDEXED_BYTES: usize = 1 << 20;
 
+/// The same as [`index`], for somebody who searches: an index by older rules is begun anew.
+pub(super) fn catch_up(db: &Connection, limit: usize) -> Result<usize> {
+    if !has_text_rules(db)? {
+        start_anew(db)?;
+    }
+    index(db, limit)
+}
+
 /// Indexes up to `limit` messages that are not indexed yet. Returns how many it looked at. An index by older rules is begun
-/// anew.
+/// anew when there are any: a file that is only read stays as it is.
 pub(super) fn index(db: &Connection, limit: usize) -> Result<usize> {
     let failed = fail("indexing texts");
     if !has_text_rules(db)? {
+        let waits =
+            db.prepare_cached("SELECT 1 FROM unindexed LIMIT 1").and_then(|mut s| s.exists([])).map_err(&failed)?;
+        if !waits {
+            return Ok(0);
+        }
         start_anew(db)?;
     }
     let mut done = 0;
