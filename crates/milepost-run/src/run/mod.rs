@@ -244,7 +244,7 @@ impl Runner {
         self
     }
 
-    /// The names of the actions that are not built in, for [`check`].
+    /// The names of the actions that are not built in, for [`check`](crate::graph::check).
     pub fn own_actions(&self) -> Vec<&str> {
         let built_in = crate::graph::actions::ACTIONS;
         let own = self.actions.keys().filter(|name| built_in.iter().all(|action| action.name != name.as_str()));
