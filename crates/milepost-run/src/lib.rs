@@ -9,7 +9,7 @@
 //! let text = "
 //! nodes:
 //!   search: {action: http, with: {url: https://example.com/papers}}
-//!   read: {action: shell, with: {command: 'wc -l <<< {{ outputs.search.body }}'}}
+//!   read: {action: shell, with: {command: 'printf %s {{ outputs.search.body }} | wc -l'}}
 //! edges:
 //!   - {from: search, to: read, when: output.status == 200}
 //! ";
