@@ -5,6 +5,7 @@
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -137,16 +138,18 @@ def run_one(options):
 
 
 def run_threads(options):
-    """Eight threads, each its own thread of the graph, for a fixed time: steps a second, each a put_writes and a put."""
+    """Eight threads for a fixed time, each saving its own threads of the graph, one after the other: steps a second, each a
+    put_writes and a put."""
     state, steps = steps_of(options.workload, "dict")
+    steps = steps[: options.length]
     counts, barrier = [], threading.Barrier(options.threads)
 
     def work(saver, name):
-        thread = Thread(saver, dict(state), options.shape, name)
-        thread.put("input")
         barrier.wait()
         end, done = time.perf_counter() + options.seconds, 0
-        while True:
+        for number in itertools.count():
+            thread = Thread(saver, dict(state), options.shape, f"{name}.{number}")
+            thread.put("input")
             for step in steps:
                 change = {step["key"]: step["value"]}
                 thread.put_writes(step["messages"], change)
@@ -260,13 +263,21 @@ def figures(options):
 
     limits = {"threads": 8, "seconds": 0.5 if options.quick else 4}
 
-    def best():
-        runs = [bench.one("sqlite", "delta", **limits), bench.one("sqlite", "delta", own=True, **limits)]
-        return max(runs, key=lambda run: run["steps_per_s"])
+    def best(shape):
+        runs = [bench.one("sqlite", shape, **limits), bench.one("sqlite", shape, own=True, **limits)]
+        return max(run["steps_per_s"] for run in runs)
 
-    found = bench.pairs(lambda: bench.one("milepost", "full", **limits), best)
-    tell("8 threads, peer: SqliteSaver, delta, shared or own connections, whichever is quicker", found)
+    def peers():
+        return {"steps_per_s": best("full"), "delta_steps_per_s": best("delta")}
+
+    def ours():
+        run = bench.one("milepost", "full", **limits)
+        return {**run, "delta_steps_per_s": run["steps_per_s"]}
+
+    found = bench.pairs(ours, peers)
+    tell("8 threads, peer: SqliteSaver as it is, and delta; shared or own connections, whichever is quicker", found)
     bench.figure("threads_8_steps_per_s", ratio(found, "steps_per_s"), 2.5, at_least=True)
+    print(f"# 8 threads against the peer's delta shape: {ratio(found, 'delta_steps_per_s'):.2f} times its steps a second")
 
     server = os.environ.get("MILEPOST_TEST_POSTGRES", "none")
     if server == "none":
@@ -298,6 +309,7 @@ def main():
     parser.add_argument("--where")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--seconds", type=float)
+    parser.add_argument("--length", type=int, default=100, help="steps of each thread, with --threads")
     parser.add_argument("--own", action="store_true")
     options = parser.parse_args()
     if options.what == "one":

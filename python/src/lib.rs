@@ -14,6 +14,7 @@ mod process;
 mod run;
 mod session;
 mod snapshot;
+mod turn;
 
 /// A checkpoint is made by one thread and let go by the one that writes: the system's allocator took a tenth of the time of saving.
 /// Nothing is being allocated here while the process forks (`process`).

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::engine::Place;
+use crate::turn;
 
 /// How long a fork waits for calls that are under way. Those that take longer are told that the store is closed.
 const FORK_WAIT: Duration = Duration::from_secs(30);
@@ -69,9 +70,16 @@ fn telling() -> MutexGuard<'static, usize> {
     TELLING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The locks of this file, and that of turns.
+type Held = (MutexGuard<'static, Gate>, MutexGuard<'static, usize>, MutexGuard<'static, ()>);
+
+fn locks() -> Held {
+    (gate(), telling(), turn::queue())
+}
+
 thread_local! {
     /// What the thread that forks holds until both sides go on.
-    static HELD: RefCell<Option<(MutexGuard<'static, Gate>, MutexGuard<'static, usize>)>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
 /// A thread of ours that is telling Python something: the interpreter does not end while it lives.
@@ -140,16 +148,16 @@ pub(crate) fn before_fork(py: Python<'_>) {
         places.iter().for_each(|place| place.suspend());
     });
     // Whoever holds one of them needs nothing else to give it back: no interpreter, no other lock.
-    HELD.set(Some((gate(), telling())));
+    HELD.set(Some(locks()));
 }
 
 /// Lets calls go on.
 #[pyfunction]
 pub(crate) fn after_fork_in_parent() {
     let held = HELD.take();
-    let (mut gate, telling) = held.unwrap_or_else(|| (gate(), telling()));
+    let (mut gate, telling, queue) = held.unwrap_or_else(locks);
     gate.is_forking = false;
-    drop((gate, telling));
+    drop((gate, telling, queue));
     CHANGED.notify_all();
 }
 
@@ -157,7 +165,7 @@ pub(crate) fn after_fork_in_parent() {
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     let held = HELD.take();
-    let (mut gate, mut telling) = held.unwrap_or_else(|| (gate(), telling()));
+    let (mut gate, mut telling, _queue) = held.unwrap_or_else(locks);
     (gate.is_forking, gate.calls) = (false, 0);
     *telling = 0;
 }

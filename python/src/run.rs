@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 use crate::error::{Outcome, exception};
 use crate::process::{Call, Telling, is_exit_near, runtime};
+use crate::turn;
 
 /// Does something and gives its outcome: at once when there is no event loop, else as a future of the loop. The
 /// interpreter is free meanwhile in both cases.
@@ -24,9 +25,12 @@ where
     // Whoever calls while the interpreter ends waits: no thread of ours may tell it the outcome.
     let Some(event_loop) = event_loop.filter(|_| !is_exit_near()) else {
         let outcome = py.detach(|| {
+            turn::end();
             let _call = Call::begin();
             let _context = runtime.enter();
-            block_on(work)
+            let outcome = block_on(work);
+            turn::begin();
+            outcome
         });
         let outcome = match outcome {
             Ok(value) => Ok(finish(py, value)?.into_bound(py)),
