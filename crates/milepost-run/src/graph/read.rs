@@ -12,7 +12,7 @@ use super::limits::{
     MAX_ATTEMPTS, MAX_DURATION_MS, MAX_EDGES, MAX_LOOP_ROUNDS, MAX_NAME_BYTES, MAX_NODES, MAX_PARALLEL,
 };
 use super::parameters::check_parameters;
-use super::{Edge, Graph, Loose, Node, OnError, OnLimit, Retry};
+use super::{Edge, Fault, Graph, Loose, Node, OnError, OnLimit, Retry};
 
 /// The keys of a graph's file.
 pub(super) const GRAPH: &[&str] = &[
@@ -152,7 +152,8 @@ pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut 
             Some(from) => graph.add(Edge { from, to, when: None, limit: None, on_limit: OnLimit::default(), origin }),
             None => {
                 let from = from.probable();
-                graph.loose.push(Loose { from, to: Some(to), when: None, closes_loop: false, origin });
+                let (to, fault) = (Some(to), Fault::Name);
+                graph.loose.push(Loose { from, to, when: None, closes_loop: false, fault, origin });
             }
         }
     }
@@ -170,6 +171,7 @@ pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut 
                     when: None,
                     closes_loop: false,
                     origin: need.origin,
+                    fault: Fault::Start,
                 }),
             }
         }
@@ -436,8 +438,8 @@ fn read_edges(tree: &Tree, graph: &mut Graph, reader: &mut Reader) {
         fits
     });
     let Some(items) = items else {
-        let origin = tree.origin.clone();
-        graph.loose.push(Loose { from: None, to: None, when: None, closes_loop: false, origin });
+        let (origin, fault) = (tree.origin.clone(), Fault::Unreadable);
+        graph.loose.push(Loose { from: None, to: None, when: None, closes_loop: false, fault, origin });
         return;
     };
     for item in items {
@@ -489,6 +491,7 @@ fn read_edge(tree: &Tree, graph: &mut Graph, reader: &mut Reader) {
             when,
             closes_loop: limit.is_some(),
             origin,
+            fault: if is_section { Fault::Name } else { Fault::Unreadable },
         }),
     }
 }
