@@ -38,7 +38,7 @@ pub use crate::run::Budget;
 pub use draw::draw;
 pub use expression::Expression;
 pub use inside::check_files;
-pub(crate) use inside::written;
+pub(crate) use inside::{in_order, inner_text};
 pub use milepost_document::parse_duration_ms;
 pub use schema::schema;
 pub use template::{Quote, render};
@@ -123,7 +123,7 @@ pub struct Node {
     /// The action's parameters, templates not filled in.
     pub parameters: Value,
     /// The same, with their places.
-    pub(crate) written: Option<milepost_document::Node>,
+    pub(crate) written: Option<Arc<milepost_document::Node>>,
     /// The name under which others find what it gives, in `outputs`.
     pub output: String,
     /// What it puts into the shared memory when it is done.

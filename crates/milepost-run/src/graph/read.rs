@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use milepost_document::{Data, Node as Tree, Origin, Reader, nearest};
 use serde_json::{Map, Value};
@@ -170,8 +171,8 @@ pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut 
                     to: None,
                     when: None,
                     closes_loop: false,
-                    origin: need.origin,
                     fault: Fault::Start,
+                    origin: need.origin,
                 }),
             }
         }
@@ -307,7 +308,7 @@ fn read_node(
         description: tree.get("description").and_then(|node| reader.text(node, "description")).unwrap_or_default(),
         action: action.map(|(action, _)| action).unwrap_or_default(),
         parameters: parameters.map_or_else(|| Value::Object(Map::new()), Tree::to_json),
-        written: parameters.cloned(),
+        written: parameters.cloned().map(Arc::new),
         output: output.unwrap_or_else(|| id.to_owned()),
         remember: tree.get("remember").map(|node| expressions(node, "remember", reader)).unwrap_or_default(),
         retry: tree.get("retry").and_then(|node| read_retry(node, reader)).unwrap_or_default(),
@@ -490,8 +491,8 @@ fn read_edge(tree: &Tree, graph: &mut Graph, reader: &mut Reader) {
             to: to.probable(),
             when,
             closes_loop: limit.is_some(),
-            origin,
             fault: if is_section { Fault::Name } else { Fault::Unreadable },
+            origin,
         }),
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use milepost::SessionId;
-use milepost_document::Data;
 use milepost_models::Cancel;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
@@ -258,7 +257,7 @@ impl Turn<'_> {
             parts,
             purse: Arc::clone(&self.purse),
             names,
-            checks: checks(node),
+            written: node.written.clone(),
         }
     }
 }
@@ -275,15 +274,6 @@ fn at_once(number: usize, work: Pin<&mut (impl Future<Output = Ended> + Send)>) 
             let why = format!("its action broke off: it panicked: {}", said.unwrap_or("without a word"));
             Some((number, Err(Failed::Uncertain(why))))
         }
-    }
-}
-
-/// The names of a node's checks, in the order in which they are written.
-fn checks(node: &Node) -> Arc<[String]> {
-    let written = node.written.as_ref().filter(|_| node.action == "checks").and_then(|written| written.get("checks"));
-    match written.map(|checks| &checks.data) {
-        Some(Data::Map(all)) => all.iter().map(|(name, ..)| name.clone()).collect(),
-        _ => Arc::default(),
     }
 }
 
