@@ -374,7 +374,7 @@ impl Runner {
         turn.listen(notes);
         turn.has_heard(asked);
         if is_changed {
-            turn.note_graph();
+            turn.note_graph(compare::begun_with(state, &self.own_actions()));
         }
         turn.note_budget(state, budget);
         let end = turn.go().await;

@@ -48,6 +48,8 @@ pub(super) struct Turn<'r> {
     runner: &'r Runner,
     log: Log,
     graph: Graph,
+    /// The graph that the run went by before, where it is another.
+    before: Option<Graph>,
     ledger: Ledger,
     actions: BTreeMap<String, Arc<dyn Action>>,
     /// What the steps of this turn are parts of.
@@ -104,6 +106,7 @@ impl<'r> Turn<'r> {
             runner,
             log,
             graph,
+            before: None,
             incoming,
             touched,
             ledger,
@@ -161,8 +164,10 @@ impl<'r> Turn<'r> {
         }
     }
 
-    pub fn note_graph(&mut self) {
+    /// Notes the graph, which takes the place of the one that the run went by before.
+    pub fn note_graph(&mut self, before: Option<Graph>) {
         self.ledger.set_graph(&self.graph);
+        self.before = before;
     }
 
     fn now(&self) -> Timestamp {
@@ -446,8 +451,11 @@ impl<'r> Turn<'r> {
         }
         let mut edges = self.graph.outgoing(number);
         let is_decided = edges.any(|(_, edge)| self.ledger.edge(&flow::edge_name(&self.graph, edge)).is_some());
-        // Ledgers of before do not say it of nodes that only loops leave: what is stuck there now was, and the rest was left.
-        is_decided || !flow::is_stuck(&self.graph, &self.ledger, number, &self.names_after(number))
+        // Ledgers of before do not say it of nodes that only loops leave: what was stuck there by the graph of then is, and the
+        // rest was left.
+        let before = self.before.as_ref().and_then(|graph| Some((graph, graph.find(&self.graph.nodes[number].id)?)));
+        let (graph, node) = before.unwrap_or((&self.graph, number));
+        is_decided || !flow::is_stuck(graph, &self.ledger, node, &self.names_of_conditions(number))
     }
 
     /// Whether an action is never begun with another input under a key that was used.
