@@ -414,7 +414,7 @@ fn a_cost_by_the_built_in_prices_says_that_they_are_unchecked() {
 #[test]
 fn a_model_may_write_the_summary_of_any_session() {
     let place = place(
-        "replies:\n  - {when: completedItems, text: '{\"completedItems\": [\"found the byte\"], \"pendingItems\": [], \"decisions\": [], \"blockers\": []}'}\n  - {text: No.}\n",
+        "replies:\n  - {when: completedItems, text: '{\"completedItems\": [\"found the byte\"], \"pendingItems\": [], \"decisions\": [], \"blockers\": []}', usage: {input_tokens: 300, output_tokens: 40}, cost_usd: 0.25}\n  - {text: No.}\n",
     );
     let id = place.session("Long", &[]);
     let list: Vec<Value> = (0..20)
@@ -423,6 +423,12 @@ fn a_model_may_write_the_summary_of_any_session() {
     place.ok(&["messages", "add", &id, "--from-json", &json!(list).to_string()]);
     let shown = place.ok(&["sessions", "compact", &id, "--model", "scripted/model.yaml"]);
     assert!(shown.contains("found the byte"), "{shown}");
+    // What it cost is told with everything else that was asked, and is no part of the conversation.
+    let usage = place.json(&["stats", "--usage", &id]);
+    let told = usage.to_string();
+    assert!(told.contains("\"inputTokens\":300") && told.contains("\"costUsd\":0.25"), "{told}");
+    let main = place.json(&["messages", "list", &id, "--all", "--channel", "main"]);
+    assert_eq!(main["messages"].as_array().unwrap().len(), 20);
     place.write("other.yaml", "replies: [{text: I would rather not.}]\n");
     place.ok(&["messages", "add", &id, "--from-json", &json!(list).to_string()]);
     let ran = place.run(&["sessions", "compact", &id, "--model", "scripted/other.yaml"]);
