@@ -250,12 +250,17 @@ pub struct Answering {
 pauses what runs, with grace, and ends; a second one does not wait.
 
 A conversation whose model cannot be reached is asked again later, eight times in
-about ten minutes; then it is paused with the reason, as a run is whose attempts end.")]
+about ten minutes; then it is paused with the reason, as a run is whose attempts end.
+So is what cannot be gone on with: no key, a damaged state.
+
+With --until-idle timers and limits are waited for, however long they are. What could
+not be gone on with is not: each is tried when it is due, and told with the reason and
+the time of its next try, for which nobody waits. Nor is what somebody else works on.")]
 pub struct Work {
     /// Go on with what is due now, then end
     #[arg(long, conflicts_with = "until_idle")]
     pub once: bool,
-    /// End when nothing is due any more, now or later
+    /// End when nothing is due any more, now or later; what was tried in vain is told and not waited for
     #[arg(long)]
     pub until_idle: bool,
     /// How many runs go on at the same time

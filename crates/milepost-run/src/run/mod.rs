@@ -38,7 +38,7 @@ pub use compare::{About, Break, Nearest, Replay};
 pub use error::{Error, Result};
 pub use forecast::{Basis, Forecast, Preview, StepForecast};
 pub use ledger::{Decided, Entry, Ledger, Status};
-pub use wake::wake;
+pub use wake::{Wakeup, wake};
 
 use crate::graph::{Graph, Rules, check_by};
 use budget::Purse;
