@@ -15,6 +15,7 @@ mod error;
 mod fill;
 mod flow;
 mod forecast;
+mod input;
 mod ledger;
 mod parts;
 mod replay;
@@ -303,14 +304,15 @@ impl Runner {
             Some(graph) => graph.clone(),
             None => self.recorded_graph(&state)?,
         };
-        let changes = self.accept(id, &graph, &state, &how).await?;
+        let changes = self.accept(id, &graph, &state, &how, settle).await?;
         self.refuse_repeats(id, &graph, &state, &how).await?;
+        self.refuse_other_input(id, &graph, &state, &how, settle).await?;
         drop(state);
         // A run reads what is stored, whatever its caller is to be shown.
         let resumed = self.engine.resume(id, Resume { reveal: false, ..how.clone() }).await?;
         // The end could be read, and its checkpoint is damaged: the engine went back to an older one by itself.
         if resumed.moved && how.point == Point::Latest {
-            let is_fine = match self.accept(id, &graph, &resumed.state, &how).await {
+            let is_fine = match self.accept(id, &graph, &resumed.state, &how, settle).await {
                 Ok(_) => self.refuse_repeats(id, &graph, &resumed.state, &how).await,
                 Err(error) => Err(error),
             };

@@ -388,37 +388,21 @@ impl<'r> Turn<'r> {
             self.ledger.own().filter_map(|(id, entry)| Some((self.graph.find(id)?, entry.clone()))).collect();
         for (number, mut entry) in open {
             let node = self.graph.nodes[number].clone();
+            if self.settle(number, &mut entry).await? {
+                continue;
+            }
             match entry.status {
-                Status::Running | Status::Uncertain => match self.parts.settle.get(&self.name(&node.id)).cloned() {
-                    Some(Settle::Happened(output)) => {
-                        let told = json!({"node": self.name(&node.id), "key": entry.key, "happened": true});
-                        self.event("step_settled", told);
-                        // Whoever says no more than that means what it gave, where that was kept.
-                        let kept = self.ledger.outputs().get(&node.output);
-                        let kept = kept.filter(|_| entry.happened && output.is_null()).cloned();
-                        self.done(number, kept.unwrap_or(output)).await?;
+                Status::Running | Status::Uncertain => {
+                    let is_harmless = self.may_repeat(number);
+                    if !is_harmless && entry.status == Status::Uncertain {
+                        continue;
                     }
-                    Some(Settle::RunAgain) => {
-                        let told = json!({"node": self.name(&node.id), "key": entry.key, "happened": false});
-                        self.event("step_settled", told);
-                        entry.status = Status::Retrying;
-                        entry.until = None;
-                        // Whoever says so means it as it is now.
-                        entry.free = true;
-                        self.ledger.set_node(&node.id, entry);
-                    }
-                    None => {
-                        let is_harmless = self.may_repeat(number);
-                        if !is_harmless && entry.status == Status::Uncertain {
-                            continue;
-                        }
-                        let told = json!({"node": self.name(&node.id), "key": entry.key, "runs_again": is_harmless});
-                        self.event("step_uncertain", told);
-                        entry.status = if is_harmless { Status::Retrying } else { Status::Uncertain };
-                        entry.until = None;
-                        self.ledger.set_node(&node.id, entry);
-                    }
-                },
+                    let told = json!({"node": self.name(&node.id), "key": entry.key, "runs_again": is_harmless});
+                    self.event("step_uncertain", told);
+                    entry.status = if is_harmless { Status::Retrying } else { Status::Uncertain };
+                    entry.until = None;
+                    self.ledger.set_node(&node.id, entry);
+                }
                 // What failed for good gets as many attempts again.
                 Status::Failed if node.on_error == OnError::Pause => {
                     entry.status = Status::Retrying;
@@ -442,6 +426,39 @@ impl<'r> Turn<'r> {
             }
         }
         self.commit(None).await
+    }
+
+    /// Follows what somebody said of a step of which an attempt is open. Whether somebody did.
+    async fn settle(&mut self, number: usize, entry: &mut Entry) -> Result<bool> {
+        let node = &self.graph.nodes[number];
+        let Some(settle) = self.parts.settle.get(&self.name(&node.id)).cloned() else { return Ok(false) };
+        match entry.status {
+            Status::Running | Status::Uncertain | Status::Retrying => {}
+            // A question that is another now is asked as it is now; whoever knows its answer gives that.
+            Status::Waiting if settle == Settle::RunAgain => entry.attempt = entry.attempt.saturating_sub(1),
+            _ => return Ok(false),
+        }
+        let happened = matches!(settle, Settle::Happened(_));
+        let told = json!({"node": self.name(&node.id), "key": entry.key, "happened": happened});
+        match settle {
+            Settle::Happened(output) => {
+                // Whoever says no more than that means what it gave, where that was kept.
+                let kept = self.ledger.outputs().get(&node.output);
+                let kept = kept.filter(|_| entry.happened && output.is_null()).cloned();
+                self.event("step_settled", told);
+                self.done(number, kept.unwrap_or(output)).await?;
+            }
+            Settle::RunAgain => {
+                entry.status = Status::Retrying;
+                entry.until = None;
+                // Whoever says so means it as it is now.
+                entry.free = true;
+                let id = node.id.clone();
+                self.event("step_settled", told);
+                self.ledger.set_node(&id, entry.clone());
+            }
+        }
+        Ok(true)
     }
 
     /// Whether the run has gone on from a node that is done: its loops were left.
