@@ -79,6 +79,21 @@ impl Node {
         }
     }
 
+    /// The same as a text, with the keys in the order of the file.
+    pub fn to_json_text(&self) -> String {
+        let joined = |parts: Vec<String>| parts.join(",");
+        match &self.data {
+            Data::Nothing | Data::Text { .. } => self.to_json().to_string(),
+            Data::List(items) => format!("[{}]", joined(items.iter().map(Node::to_json_text).collect())),
+            Data::Map(items) => {
+                let item = |(key, _, node): &(String, Origin, Node)| {
+                    format!("{}:{}", Value::from(key.as_str()), node.to_json_text())
+                };
+                format!("{{{}}}", joined(items.iter().map(item).collect()))
+            }
+        }
+    }
+
     /// The value of a key, when this is a section that has it.
     pub fn get(&self, key: &str) -> Option<&Node> {
         let Data::Map(items) = &self.data else { return None };

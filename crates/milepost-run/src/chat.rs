@@ -9,17 +9,19 @@ use milepost::context::request::MessagesRequest;
 use milepost::model::{Body, Seq};
 use milepost::{
     Channel, Chapter, Compact, Event, Mark, MarkQuery, Message, MessageQuery, Milepost, NewMark, NewSession, Point,
-    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Timestamp, Trigger, relative,
+    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Timestamp, Together, Trigger, relative,
 };
 use milepost_model::delta::StatePath;
 use milepost_models::{Answer, Cancel, Error as ModelError, Limited, Model, Outcome, Piece, Request, Timer, Told};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::run::budget::{self, Purse};
-use crate::run::{Budget, Spent, wake};
+use crate::run::{Budget, Ledger, Spent, wake};
 
 /// The event that holds what had arrived of an answer.
 const PART: &str = "answer_part";
+/// The channel of the summaries that models wrote, beside the conversation: what they cost counts. No node is called so.
+const SUMMARY: &str = "main/summary";
 /// How often what has arrived is kept, in milliseconds.
 const KEEP_EVERY_MS: u64 = 250;
 /// So many of the last messages are shown, and told to the model, when a conversation goes on.
@@ -106,7 +108,9 @@ pub struct Chat {
     /// How it is left after what was said last.
     leave: Mutex<Leave>,
     /// What it may cost, and what it has.
-    purse: Purse,
+    purse: Counted,
+    /// What it had cost when this process came.
+    before: Spent,
     /// The model said that the next call makes no sense before.
     ready_at: Mutex<Option<Timestamp>>,
 }
@@ -115,12 +119,12 @@ impl Chat {
     /// Begins a conversation in a new session.
     pub async fn begin(engine: &Milepost, new: NewSession, model: Arc<dyn Model>, dialect: Dialect) -> Result<Self> {
         let session = engine.create(new).await?;
-        Ok(Self::with(session, model, dialect, Purse::default()))
+        Ok(Self::with(session, model, dialect, Counted::default()))
     }
 
-    fn with(session: Session, model: Arc<dyn Model>, dialect: Dialect, purse: Purse) -> Self {
-        let (leave, ready_at) = (Mutex::default(), Mutex::default());
-        Self { session, model, dialect, max_tokens: None, timer: Timer::real(), leave, purse, ready_at }
+    fn with(session: Session, model: Arc<dyn Model>, dialect: Dialect, purse: Counted) -> Self {
+        let (leave, ready_at, before) = (Mutex::default(), Mutex::default(), purse.spent());
+        Self { session, model, dialect, max_tokens: None, timer: Timer::real(), leave, purse, before, ready_at }
     }
 
     /// Goes on with a conversation. What a crash left of an answer becomes a message.
@@ -133,12 +137,8 @@ impl Chat {
     ) -> Result<(Self, Left)> {
         let info = engine.store().session(id).await?;
         let session = engine.resume(id, how).await?.session;
-        let state = engine.store().state(id).await?;
-        let spent = match budget::recorded(&state, None) {
-            Some(spent) => spent,
-            None => spent_in(engine, id).await?,
-        };
-        let chat = Self::with(session, model, dialect, Purse::new(budget::recorded_budget(&state), spent));
+        let purse = Counted::of(&session).await?;
+        let chat = Self::with(session, model, dialect, purse);
         let mended = chat.mend().await?;
         let last = chat.last(LAST_MESSAGES).await?;
         let is_unanswered = last.last().is_some_and(|stored| stored.message.role == Role::User);
@@ -164,8 +164,13 @@ impl Chat {
         let at = |name: &str| StatePath::root().key("execution").key(name);
         let kept = [(at("budget"), budget::to_value(&given)), (at("spent"), budget::to_value(&spent))];
         self.session.set(&kept).await?;
-        self.purse = Purse::new(given, spent);
+        self.purse = Counted { purse: Purse::new(given, spent), is_recorded: true };
         Ok(self)
+    }
+
+    /// What it cost since this process came: answers, greetings and summaries.
+    pub fn spent(&self) -> Spent {
+        self.purse.spent().since(&self.before)
     }
 
     /// What it may cost.
@@ -380,23 +385,7 @@ impl Chat {
 
     /// Keeps what an answer cost of which nothing arrived that could be said: beside the conversation, so that it counts.
     async fn count_cut(&self, answer: Answer) -> Result<()> {
-        let channel = Channel::new("cut").unwrap_or_default();
-        let message = answer.message.in_channel(channel);
-        if Spent::of([&message]).tokens() > 0 {
-            self.spend(&message).await?;
-            self.session.append(message).await?;
-        }
-        Ok(())
-    }
-
-    /// Counts what a message cost, where somebody asked for a budget.
-    async fn spend(&self, message: &Message) -> Result<()> {
-        let spent = self.purse.spend(&Spent::of([message]));
-        if !self.purse.budget().is_empty() {
-            let at = StatePath::root().key("execution").key("spent");
-            self.session.set(&[(at, budget::to_value(&spent))]).await?;
-        }
-        Ok(())
+        self.purse.keep_beside(&self.session, "cut", answer).await
     }
 
     /// Stores what came of an answer, and takes a checkpoint where none came.
@@ -412,7 +401,8 @@ impl Chat {
                 message.extra.insert("metadata".to_owned(), json!({ "type": "greeting" }));
             }
             self.session.append(message.clone()).await?;
-            self.spend(&message).await?;
+            self.purse.spend(&message);
+            self.purse.note(&self.session).await?;
         }
         let mark = match said {
             Said::Cut { why: ModelError::Cancelled { .. }, .. } | Said::Failed(ModelError::Cancelled { .. }) => None,
@@ -502,6 +492,8 @@ impl Chat {
         let Some(before) = marks.into_iter().find(|mark| mark.at.seq < said.at.seq) else { return Ok(None) };
         let messages = all.iter().filter(|stored| stored.at.seq > before.at.seq).count();
         let mark = self.session.restore(&Point::Checkpoint(before.checkpoint.id)).await?;
+        // What is taken back was paid for all the same.
+        self.purse.note(&self.session).await?;
         Ok(Some(Undone { mark, said: said.message.text().into_owned(), messages }))
     }
 
@@ -514,11 +506,11 @@ impl Chat {
         let title = title.or_else(|| info.title.map(|title| format!("{title} (branch)")));
         let new = title.map(NewSession::titled).unwrap_or_default();
         let session = engine.branch(id, &Point::Checkpoint(here), new).await?;
-        let Self { session: old, model, dialect, max_tokens, timer, purse, ready_at, .. } = self;
+        let Self { session: old, model, dialect, max_tokens, timer, purse, before, ready_at, .. } = self;
         wake::forget(&engine, id).await?;
         old.pause(Some("went on in a branch")).await?;
         old.release().await?;
-        Ok(Self { session, model, dialect, max_tokens, timer, leave: Mutex::default(), purse, ready_at })
+        Ok(Self { session, model, dialect, max_tokens, timer, leave: Mutex::default(), purse, before, ready_at })
     }
 
     /// Compacts when the next request would be over the budget. The model makes the summary; where it cannot, one is made
@@ -533,7 +525,7 @@ impl Chat {
 
     /// Compacts now; none when there is nothing to summarise.
     pub async fn compact(&self, cancel: &Cancel) -> Result<Option<Chapter>> {
-        match compact_by(&self.session, &Compact::default(), &*self.model, cancel).await {
+        match summarise(&self.session, &Compact::default(), &*self.model, cancel, &self.purse).await {
             Ok((chapter, _)) => Ok(Some(chapter)),
             Err(milepost::Error::Refused { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -552,10 +544,69 @@ impl Chat {
     }
 }
 
-/// What the answers of a session cost, as far as they say.
-async fn spent_in(engine: &Milepost, id: SessionId) -> Result<Spent> {
-    let all = engine.store().messages(id, &MessageQuery::default()).await?;
-    Ok(Spent::of(all.iter().map(|stored| &stored.message)))
+/// What a session may cost and has cost, and whether that is kept in its state: else its messages tell it.
+#[derive(Default)]
+struct Counted {
+    purse: Purse,
+    is_recorded: bool,
+}
+
+impl Counted {
+    async fn of(session: &Session) -> Result<Self> {
+        let state = session.state().await?;
+        let recorded = budget::recorded(&state, None);
+        // A run counts what its own answers cost, from nothing.
+        let is_recorded = recorded.is_some() || Ledger::graph_text(&state).is_some();
+        let spent = match (recorded, is_recorded) {
+            (Some(spent), _) => spent,
+            (None, true) => Spent::default(),
+            (None, false) => {
+                let all = session.engine().store().messages(session.id(), &MessageQuery::default()).await?;
+                Spent::of(all.iter().map(|stored| &stored.message))
+            }
+        };
+        Ok(Self { purse: Purse::new(budget::recorded_budget(&state), spent), is_recorded })
+    }
+
+    fn budget(&self) -> Budget {
+        self.purse.budget()
+    }
+
+    fn spent(&self) -> Spent {
+        self.purse.spent()
+    }
+
+    fn empty(&self) -> Option<String> {
+        self.purse.empty()
+    }
+
+    fn spend(&self, message: &Message) {
+        self.purse.spend(&Spent::of([message]));
+    }
+
+    /// What the state says was spent.
+    fn noted(&self) -> Vec<(StatePath, Value)> {
+        let at = StatePath::root().key("execution").key("spent");
+        Some((at, budget::to_value(&self.spent()))).filter(|_| self.is_recorded).into_iter().collect()
+    }
+
+    /// Notes what was spent, where the state says it.
+    async fn note(&self, session: &Session) -> Result<()> {
+        if self.is_recorded {
+            session.set(&self.noted()).await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps an answer that is no part of the conversation in a channel beside it, so that what it cost counts.
+    async fn keep_beside(&self, session: &Session, channel: &str, answer: Answer) -> Result<()> {
+        let message = answer.message.in_channel(Channel::new(channel).unwrap_or_default());
+        if Spent::of([&message]).tokens() == 0 {
+            return Ok(());
+        }
+        self.spend(&message);
+        session.record(Together { messages: vec![message], set: self.noted(), ..Together::default() }).await
+    }
 }
 
 /// Who wrote a summary.
@@ -567,24 +618,49 @@ pub enum Author {
     Extract(String),
 }
 
-/// Compacts a session with a summary that a model writes. Where it gives none that holds, one is made without it. Refused
-/// when there is nothing to summarise.
+/// Compacts a session with a summary that a model writes. Where it gives none that holds, or the session's budget is used up,
+/// one is made without it. What the model's answer cost counts as any other answer's. Refused when there is nothing to
+/// summarise.
 pub async fn compact_by(
     session: &Session,
     how: &Compact,
     model: &dyn Model,
     cancel: &Cancel,
 ) -> Result<(Chapter, Author)> {
+    summarise(session, how, model, cancel, &Counted::of(session).await?).await
+}
+
+async fn summarise(
+    session: &Session,
+    how: &Compact,
+    model: &dyn Model,
+    cancel: &Cancel,
+    purse: &Counted,
+) -> Result<(Chapter, Author)> {
     let planned = session.engine().plan_compaction(session.id(), how).await?;
-    let request = Request::new(vec![Message::new(Role::User, planned.prompt())]);
-    let why = match model.ask(&request, cancel, &mut |_| {}).await {
-        Ok(Outcome::Whole(answer)) => match session.commit_compaction(&planned, &answer.message.text()).await {
-            Ok(chapter) => return Ok((chapter, Author::Model)),
-            Err(error) => error.to_string(),
-        },
-        Ok(Outcome::Limited(limited)) => limited.why,
-        Ok(Outcome::Cut { why, .. }) | Err(why) => why.to_string(),
+    let (why, answer) = match purse.empty() {
+        Some(why) => (why, None),
+        None => {
+            let request = Request::new(vec![Message::new(Role::User, planned.prompt())]);
+            match model.ask(&request, cancel, &mut |_| {}).await {
+                Ok(Outcome::Whole(answer)) => {
+                    let text = answer.message.text().into_owned();
+                    // It is paid for, whether it holds or not.
+                    purse.keep_beside(session, SUMMARY, answer).await?;
+                    match session.commit_compaction(&planned, &text).await {
+                        Ok(chapter) => return Ok((chapter, Author::Model)),
+                        Err(error) => (error.to_string(), None),
+                    }
+                }
+                Ok(Outcome::Limited(limited)) => (limited.why, limited.partial.map(|answer| *answer)),
+                Ok(Outcome::Cut { why, answer }) => (why.to_string(), Some(answer)),
+                Err(why) => (why.to_string(), None),
+            }
+        }
     };
+    if let Some(answer) = answer {
+        purse.keep_beside(session, SUMMARY, answer).await?;
+    }
     let chapter = session.compact(how, &Extractive::default()).await?;
     Ok((chapter, Author::Extract(why)))
 }

@@ -149,7 +149,7 @@ pub struct ResumeRun {
     /// An uncertain step had its effect, and gave this (nothing by default)
     #[arg(long, value_name = "STEP[=VALUE]")]
     pub done: Vec<String>,
-    /// An uncertain step had no effect, or may have it twice: run it again
+    /// An uncertain step had no effect, or may have it twice: run it again. So is one that is another now, as it is now
     #[arg(long, value_name = "STEP")]
     pub again: Vec<String>,
     /// Let happen again what happened after the checkpoint, though it may not be repeated by itself
@@ -250,12 +250,17 @@ pub struct Answering {
 pauses what runs, with grace, and ends; a second one does not wait.
 
 A conversation whose model cannot be reached is asked again later, eight times in
-about ten minutes; then it is paused with the reason, as a run is whose attempts end.")]
+about ten minutes; then it is paused with the reason, as a run is whose attempts end.
+So is what cannot be gone on with: no key, a damaged state.
+
+With --until-idle timers and limits are waited for, however long they are. What could
+not be gone on with is not: each is tried when it is due, and told with the reason and
+the time of its next try, for which nobody waits. Nor is what somebody else works on.")]
 pub struct Work {
     /// Go on with what is due now, then end
     #[arg(long, conflicts_with = "until_idle")]
     pub once: bool,
-    /// End when nothing is due any more, now or later
+    /// End when nothing is due any more, now or later; what was tried in vain is told and not waited for
     #[arg(long)]
     pub until_idle: bool,
     /// How many runs go on at the same time

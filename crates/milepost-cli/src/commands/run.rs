@@ -1,7 +1,6 @@
 //! Running graphs and going on with them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -11,7 +10,7 @@ use milepost::store::Error as StoreError;
 use milepost::{Milepost, NewSession, Point, Resume, SessionId, State, Status, parse_set};
 use milepost_run::graph::Graph;
 use milepost_run::models::Models;
-use milepost_run::run::{Budget, End, Error, Ledger, Runner, Settle, Status as StepStatus};
+use milepost_run::run::{Budget, End, Entry, Error, Ledger, Runner, Settle, Status as StepStatus};
 use serde_json::{Map, Value, json};
 
 use super::cost::{budget, tell_cost};
@@ -183,8 +182,9 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
         return finish(app, &engine, id, &graph, End::Completed { outputs }).await;
     }
     let how = Resume { point, set, policy, take_over: args.take_over, reopen: args.reopen, ..Resume::default() };
-    let ways = |error: Error| with_ways(error, id, args.graph.as_deref());
-    let mut before = Runner::new(&engine).preview(id, &how, given.as_ref()).await.map_err(ways)?;
+    let before = Runner::new(&engine).preview(id, &how, given.as_ref(), &settle).await;
+    // What is refused here is as it was.
+    let mut before = before.map_err(|error| with_ways(error, id, &args, Refused::Before))?;
     let graph = before.graph.clone();
     for change in &before.changes {
         app.out.note(format!("changed since the run began: {}", plain(change)));
@@ -216,7 +216,7 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
     let outcome = runner.resume(id, how, given.as_ref(), &settle).await;
     let (end, _) = outcome.map_err(|error| match error {
         Error::Repeats { .. } => with_yes(error, id, &args),
-        error => ways(error),
+        error => with_ways(error, id, &args, Refused::InTheMiddle),
     })?;
     finish(app, &engine, id, &graph, end).await
 }
@@ -228,41 +228,65 @@ pub fn tell_damaged(app: &App, damaged: &[String]) {
     }
 }
 
-/// What can be done when a run cannot go on with a file: commands.
-fn with_ways(error: Error, id: SessionId, file: Option<&Path>) -> anyhow::Error {
+/// When a run was refused to go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    /// Before anything was changed.
+    Before,
+    /// After what was set had been stored, and maybe steps had run.
+    InTheMiddle,
+}
+
+/// What can be done when a run cannot go on as it was told to: commands.
+fn with_ways(error: Error, id: SessionId, args: &ResumeRun, when: Refused) -> anyhow::Error {
     let mut ways = Vec::new();
-    match (&error, file) {
+    match (&error, &args.graph) {
         (Error::Incompatible { nearest, .. }, Some(file)) => {
             let file = file.to_string_lossy();
             let back = |checkpoint| back_to(&short(id), &file, checkpoint);
             ways.extend(nearest.iter().map(|nearest| ("nearest", back(nearest.checkpoint))));
         }
         (Error::Changed { node, .. }, _) => {
+            ways.push(("again", format!("milepost resume {}{} --again {}", short(id), same(args), shell_word(node))));
             // Only nodes of the run itself are run again; parts go with them.
             let node = node.split(['/', '#']).next().unwrap_or(node);
             ways.push(("branch", format!("milepost run-again {} {node}", short(id))));
         }
-        (Error::Engine(milepost::Error::Store(held @ StoreError::Held { .. })), file) => {
-            let file = file.map(|file| format!(" --graph {}", shell_word(&file.to_string_lossy()))).unwrap_or_default();
-            return Failed::held(held, id, format!("milepost resume {}{file} --take-over", short(id))).into();
+        (Error::Engine(milepost::Error::Store(held @ StoreError::Held { .. })), _) => {
+            return Failed::held(held, id, format!("milepost resume {}{} --take-over", short(id), same(args))).into();
         }
         _ => return told(error),
     }
-    ways.extend(file.map(|_| ("unchanged", format!("milepost resume {}", short(id)))));
+    let is_other = args.graph.is_some() || when == Refused::Before && !args.set.is_empty();
+    if is_other {
+        ways.push(("unchanged", format!("milepost resume {}", short(id))));
+    }
     Failed::with_ways(error.to_string(), ways).of_kind(kind(&error).unwrap_or("error")).into()
+}
+
+/// The flags that say with what a run is to go on, as they were given.
+fn same(args: &ResumeRun) -> String {
+    let with = |name: &str, value: &str| format!(" {name} {}", shell_word(value));
+    let mut said: String = args.graph.iter().map(|file| with("--graph", &file.to_string_lossy())).collect();
+    let each = [("--set", &args.set), ("--policy", &args.policy), ("--done", &args.done), ("--again", &args.again)];
+    for (name, values) in each {
+        values.iter().for_each(|value| said.push_str(&with(name, value)));
+    }
+    if args.reopen {
+        said.push_str(" --reopen");
+    }
+    said
 }
 
 /// How to go on where that would let effects happen again.
 fn with_yes(error: Error, id: SessionId, args: &ResumeRun) -> anyhow::Error {
-    let flag = |is_said: bool, flag: &str| if is_said { format!(" {flag}") } else { String::new() };
-    let with = |name: &str, value: &str| format!(" {name} {}", shell_word(value));
-    let file = args.graph.as_ref().map(|file| with("--graph", &file.to_string_lossy())).unwrap_or_default();
-    let same = file + &flag(args.reopen, "--reopen") + &flag(args.take_over, "--take-over");
+    let take_over = if args.take_over { " --take-over" } else { "" };
+    let same = same(args) + take_over;
     let mut ways = Vec::new();
     if args.checkpoint.is_some() {
         ways.push(("latest", format!("milepost resume {}{same}", short(id))));
     }
-    let from = args.checkpoint.as_ref().map(|from| with("--checkpoint", from)).unwrap_or_default();
+    let from = args.checkpoint.as_ref().map(|from| format!(" --checkpoint {}", shell_word(from))).unwrap_or_default();
     ways.push(("again", format!("milepost resume {}{same}{from} --repeat-effects", short(id))));
     Failed::with_ways(error.to_string(), ways).of_kind("repeats").into()
 }
@@ -275,7 +299,12 @@ pub fn back_to(id: &str, file: &str, checkpoint: CheckpointId) -> String {
 /// What somebody found out about uncertain steps.
 fn settled(state: &State, args: &ResumeRun) -> Result<BTreeMap<String, Settle>> {
     let ledger = Ledger::read(state).map_err(told)?;
-    let is_open = |status: StepStatus| matches!(status, StepStatus::Running | StepStatus::Uncertain);
+    let is_open = |entry: &Entry, settle: &Settle| match entry.status {
+        StepStatus::Running | StepStatus::Uncertain | StepStatus::Retrying => true,
+        // A question has an answer, not an effect.
+        StepStatus::Waiting => *settle == Settle::RunAgain,
+        _ => false,
+    };
     let mut settle = BTreeMap::new();
     for text in &args.done {
         let (node, value) = match text.split_once('=') {
@@ -291,14 +320,15 @@ fn settled(state: &State, args: &ResumeRun) -> Result<BTreeMap<String, Settle>> 
             return Err(Usage(format!("step {node:?} cannot be done and run again: say one of them")).into());
         }
     }
-    for node in settle.keys() {
-        if !ledger.line(node).is_some_and(|entry| is_open(entry.status)) {
-            let open: Vec<&str> = ledger.nodes().filter(|(_, entry)| is_open(entry.status)).map(|(id, _)| id).collect();
+    for (node, settle) in &settle {
+        if !ledger.line(node).is_some_and(|entry| is_open(entry, settle)) {
+            let open: Vec<&str> =
+                ledger.nodes().filter(|(_, entry)| is_open(entry, settle)).map(|(id, _)| id).collect();
             let instead = match open.is_empty() {
                 true => "none is; resume it without --done and --again".to_owned(),
                 false => format!("these are: {}", open.join(", ")),
             };
-            return Err(Usage(format!("step {node:?} is not uncertain: {instead}")).into());
+            return Err(Usage(format!("no attempt of step {node:?} is open: {instead}")).into());
         }
     }
     Ok(settle)

@@ -1,5 +1,6 @@
 //! The process that goes on with runs, and with conversations, whose wait is over.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use milepost::{Milepost, Resume, SessionId, Status};
 use milepost_models::Cancel;
 use milepost_run::chat::{Chat, Said};
 use milepost_run::models::Models;
-use milepost_run::run::{End, Error, Runner};
+use milepost_run::run::{End, Error, Runner, Wakeup};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -21,10 +22,12 @@ use crate::app::App;
 use crate::args::Work;
 use crate::errors::INTERRUPTED;
 use crate::holder;
-use crate::out::{plain, short};
+use crate::out::{count, plain, short};
 
 /// How often is looked for what is due.
 const LOOK_MS: u64 = 500;
+/// So many of those that wait are looked at to know whether there is anything to wait for.
+const MAX_LOOKED_AT: usize = 1000;
 /// How long is waited for a store that does not answer.
 const AWAY_MS: u64 = 5000;
 
@@ -44,6 +47,7 @@ pub async fn run(app: &mut App, args: Work) -> Result<ExitCode> {
     let watcher = Runner::new(&engine);
     let cancel = app.cancel.clone();
     let mut runs: JoinSet<Ended> = JoinSet::new();
+    let mut idle = Idle::default();
     if !args.once && !args.until_idle {
         app.out.note("waiting for what is due; Ctrl-C ends this");
     }
@@ -63,12 +67,22 @@ pub async fn run(app: &mut App, args: Work) -> Result<ExitCode> {
                 break;
             }
             for id in due {
+                // What takes long is due again while this process goes on with it.
+                if idle.going.contains(&id) {
+                    continue;
+                }
                 match begin(app, &engine, &models, id, &args).await {
-                    Ok(Some(run)) => drop(runs.spawn(run)),
-                    Ok(None) => {}
+                    Ok(Begun::Goes(run)) => {
+                        idle.going.insert(id);
+                        runs.spawn(run);
+                    }
+                    Ok(Begun::Over) => {}
+                    Ok(Begun::Held) => {
+                        idle.held.insert(id);
+                    }
                     Err(error) => {
                         let (word, why) = in_vain(&watcher, id, format!("{error:#}")).await;
-                        tell(app, &Ended { id, word, why });
+                        idle.tell(app, &Ended { id, word, why });
                     }
                 }
             }
@@ -76,7 +90,7 @@ pub async fn run(app: &mut App, args: Work) -> Result<ExitCode> {
         if runs.is_empty() {
             let is_over = args.once
                 || cancel.is_cancelled()
-                || (args.until_idle && watcher.next_due().await.map_err(told)?.is_none());
+                || (args.until_idle && idle.is_idle(&watcher.wakeups(MAX_LOOKED_AT).await.map_err(told)?));
             if is_over {
                 break;
             }
@@ -85,12 +99,15 @@ pub async fn run(app: &mut App, args: Work) -> Result<ExitCode> {
         tokio::select! {
             Some(ended) = runs.join_next() => {
                 if let Ok(ended) = ended {
-                    tell(app, &ended);
+                    idle.tell(app, &ended);
                 }
             }
             () = cancel.cancelled(), if !cancel.is_cancelled() => {}
             () = tokio::time::sleep(Duration::from_millis(LOOK_MS)) => {}
         }
+    }
+    if args.until_idle && !cancel.is_cancelled() {
+        idle.tell_left(app, &watcher.wakeups(MAX_LOOKED_AT).await.map_err(told)?);
     }
     Ok(if cancel.is_cancelled() && (args.once || args.until_idle) {
         ExitCode::from(INTERRUPTED)
@@ -99,18 +116,69 @@ pub async fn run(app: &mut App, args: Work) -> Result<ExitCode> {
     })
 }
 
-/// Goes on with a session that is due; none when there is nothing to go on with.
-async fn begin(app: &mut App, engine: &Milepost, models: &Models, id: SessionId, args: &Work) -> Result<Option<Going>> {
+/// What is known of sessions that need not be waited for.
+#[derive(Default)]
+struct Idle {
+    /// Those that this process goes on with.
+    going: BTreeSet<SessionId>,
+    /// Those that somebody else works on.
+    held: BTreeSet<SessionId>,
+    /// Those of which it was told how they are.
+    told: BTreeSet<SessionId>,
+}
+
+impl Idle {
+    /// Whether nothing is to be waited for. What waits for nothing but another try is not: it may never get anywhere.
+    fn is_idle(&self, wakeups: &[Wakeup]) -> bool {
+        wakeups.iter().all(|wakeup| wakeup.tries > 0 || self.held.contains(&wakeup.session))
+    }
+
+    /// Says how something ended.
+    fn tell(&mut self, app: &App, ended: &Ended) {
+        self.going.remove(&ended.id);
+        self.held.remove(&ended.id);
+        self.told.insert(ended.id);
+        tell(app, ended);
+    }
+
+    /// Says what is left, and when it is tried again.
+    fn tell_left(&self, app: &App, wakeups: &[Wakeup]) {
+        for Wakeup { session: id, due, tries } in wakeups {
+            let why = match self.held.contains(id) {
+                true => "somebody else works on it".to_owned(),
+                false if self.told.contains(id) => continue,
+                false => format!("until {due}, to try again after {} in vain", count(*tries, "try")),
+            };
+            tell(app, &Ended { id: *id, word: "waiting", why });
+        }
+        if !wakeups.is_empty() && !app.out.json {
+            let sessions = count(wakeups.len(), "session");
+            app.out.note(format!("{sessions} left for later: `milepost work` goes on when it is time"));
+        }
+    }
+}
+
+/// What became of a session that is due.
+enum Begun {
+    /// It goes on.
+    Goes(Going),
+    /// There is nothing to go on with any more.
+    Over,
+    /// Somebody works on it. It is looked at again when the claim is over.
+    Held,
+}
+
+/// Goes on with a session that is due.
+async fn begin(app: &mut App, engine: &Milepost, models: &Models, id: SessionId, args: &Work) -> Result<Begun> {
     let watcher = Runner::new(engine);
     match may_go_on(engine, id).await {
         Ok(true) => {}
         // Somebody paused or ended it, or it is gone: nothing waits any more.
         Ok(false) => {
             watcher.forget_wakeup(id).await.map_err(told)?;
-            return Ok(None);
+            return Ok(Begun::Over);
         }
-        // Somebody works on it. It is looked at again when the claim is over.
-        Err(()) => return Ok(None),
+        Err(()) => return Ok(Begun::Held),
     }
     let store = engine.store();
     let (info, state) = (store.session(id).await?, store.state(id).await?);
@@ -118,14 +186,14 @@ async fn begin(app: &mut App, engine: &Milepost, models: &Models, id: SessionId,
     let known = remembered_model(&state).filter(|_| args.how.model.is_none());
     let models = &models.with_usual(known);
     if info.agent.as_deref() == Some(chat::AGENT) {
-        return go_on_talking(app, engine, models, id).await.map(Some);
+        return go_on_talking(app, engine, models, id).await.map(Begun::Goes);
     }
     let graph = watcher.recorded(id).await.map_err(told)?;
     app.free_from_the_dead(id).await?;
     let engine = engine_for(app, &graph).await?;
     let runner = runner(app, &engine, models, &graph, &args.how, None).watch(Teller::new(app, &graph, true).watch());
     tell_woken(app, id, &graph.name);
-    Ok(Some(Box::pin(async move {
+    Ok(Begun::Goes(Box::pin(async move {
         let ended = runner.resume(id, Resume::latest(), None, &Default::default()).await;
         let (word, why) = match ended {
             Ok((end, _)) => ended_in_words(end),

@@ -1,6 +1,6 @@
 //! Conversations through the real binary: on a pipe, in a terminal, interrupted, killed, limited.
 
-use std::io::{BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -183,8 +183,7 @@ fn a_conversation_that_fails_when_it_is_woken_is_tried_again_later() {
     assert!(ran.err.contains("waiting: until 2") && ran.err.contains("no network"), "{}", ran.err);
     assert_eq!(text(&place.json(&["sessions", "show", &id]), "/status"), "waiting");
     place.write("model.yaml", "replies: [{text: I am.}]\n");
-    let ran = place.run(&["work", "--until-idle"]);
-    assert!(ran.err.contains("answered"), "{}", ran.err);
+    assert!(answered_later(&place).contains("answered"));
     assert_eq!(place.texts(&id), ["are you there?", "I am."]);
 }
 
@@ -414,7 +413,7 @@ fn a_cost_by_the_built_in_prices_says_that_they_are_unchecked() {
 #[test]
 fn a_model_may_write_the_summary_of_any_session() {
     let place = place(
-        "replies:\n  - {when: completedItems, text: '{\"completedItems\": [\"found the byte\"], \"pendingItems\": [], \"decisions\": [], \"blockers\": []}'}\n  - {text: No.}\n",
+        "replies:\n  - {when: completedItems, text: '{\"completedItems\": [\"found the byte\"], \"pendingItems\": [], \"decisions\": [], \"blockers\": []}', usage: {input_tokens: 300, output_tokens: 40}, cost_usd: 0.25}\n  - {text: No.}\n",
     );
     let id = place.session("Long", &[]);
     let list: Vec<Value> = (0..20)
@@ -423,6 +422,12 @@ fn a_model_may_write_the_summary_of_any_session() {
     place.ok(&["messages", "add", &id, "--from-json", &json!(list).to_string()]);
     let shown = place.ok(&["sessions", "compact", &id, "--model", "scripted/model.yaml"]);
     assert!(shown.contains("found the byte"), "{shown}");
+    // What it cost is told with everything else that was asked, and is no part of the conversation.
+    let usage = place.json(&["stats", "--usage", &id]);
+    let told = usage.to_string();
+    assert!(told.contains("\"inputTokens\":300") && told.contains("\"costUsd\":0.25"), "{told}");
+    let main = place.json(&["messages", "list", &id, "--all", "--channel", "main"]);
+    assert_eq!(main["messages"].as_array().unwrap().len(), 20);
     place.write("other.yaml", "replies: [{text: I would rather not.}]\n");
     place.ok(&["messages", "add", &id, "--from-json", &json!(list).to_string()]);
     let ran = place.run(&["sessions", "compact", &id, "--model", "scripted/other.yaml"]);
@@ -442,8 +447,40 @@ fn a_conversation_whose_key_is_missing_is_tried_again_later() {
     place.write("milepost.yaml", "model: scripted/model.yaml\n");
     place.write("model.yaml", "replies: [{text: I am.}]\n");
     // It is due within seconds, not when the claim of a minute is over.
-    let ran = place.run(&["work", "--until-idle"]);
-    assert!(ran.err.contains("answered"), "{}", ran.err);
+    assert!(answered_later(&place).contains("answered"));
+}
+
+/// What a worker says of a session whose next try is due within seconds.
+fn answered_later(place: &Place) -> String {
+    let mut worker = place.command(["work"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    let lines = BufReader::new(worker.stderr.take().unwrap()).lines();
+    for line in lines.map(|line| line.unwrap()) {
+        told.push_str(&line);
+        if line.contains("answered") || line.contains("waiting: ") || line.contains("paused") {
+            break;
+        }
+    }
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    told
+}
+
+/// Whoever asks for an end gets one: what cannot be gone on with is told, with the reason and the time of its next try.
+#[test]
+fn what_was_tried_in_vain_is_not_waited_for() {
+    let place = place("replies:\n  - {limited: {after_ms: 1, why: too many requests}}\n");
+    assert_eq!(place.run(&["chat", "are you there?"]).code, 11);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    place.write("milepost.yaml", "model: anthropic/claude-sonnet-5\n");
+    for told in ["ANTHROPIC_API_KEY", "to try again after 1 try in vain"] {
+        let begun = std::time::Instant::now();
+        let ran = place.run(&["work", "--until-idle"]);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(ran.err.contains("waiting: until 2") && ran.err.contains(told), "{}", ran.err);
+        assert!(ran.err.contains("1 session left for later"), "{}", ran.err);
+    }
 }
 
 #[test]

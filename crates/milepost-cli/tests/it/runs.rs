@@ -193,7 +193,8 @@ edges: [{{from: one, to: two}}, {{from: two, to: {three}}}]
     place.write("g.yaml", graph("Really?", "three"));
     assert_eq!(seen.run(&["resume", "last"]).code, 11, "it goes on as it was begun, and says that the file is another");
     assert_eq!(seen.run(&["resume", "last", "--graph", "g.yaml"]).code, 1);
-    place.write("g.yaml", graph("Go on?", "four"));
+    assert_eq!(seen.run(&["resume", "last", "--graph", "g.yaml", "--again", "two"]).code, 11, "as it is now");
+    place.write("g.yaml", graph("Really?", "four"));
     place.ok(&["answer", "last", "two", "yes"]);
     assert_eq!(seen.run(&["resume", "last", "--graph", "g.yaml"]).code, 0);
     assert_eq!(effects(&place), ["one", "four"]);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
-use milepost_document::Reader;
+use milepost_document::{Node as Tree, Reader};
 use serde_json::Value;
 
 use super::limits::{MAX_FOUND, MAX_GRAPH_BYTES, MAX_GRAPH_FILES, MAX_GRAPHS_DEEP};
@@ -25,13 +25,27 @@ pub(crate) fn read_beside(path: &str, file: &str) -> Result<(PathBuf, String), S
     Ok((path, found))
 }
 
-/// The path and text of the graph inside of a node of the graph at `path`.
-pub(crate) fn written(node: &str, parameters: &Value, path: &str) -> Result<(String, String), String> {
+/// The text of a graph in the order of the file, when it is the one that is written inside of a node: its checks run in that
+/// order. `written` are the node's parameters as its file has them.
+pub(crate) fn in_order(graph: &Value, written: Option<&Tree>) -> Option<String> {
+    let same = written.and_then(|written| written.get("graph")).filter(|tree| tree.to_json() == *graph);
+    same.map(Tree::to_json_text)
+}
+
+/// The path and text of the graph inside of a node of the graph at `path`. `written` are the node's parameters as its file
+/// has them.
+pub(crate) fn inner_text(
+    node: &str,
+    parameters: &Value,
+    written: Option<&Tree>,
+    path: &str,
+) -> Result<(String, String), String> {
     let Some(file) = parameters.get("file").and_then(Value::as_str) else {
         let graph = parameters.get("graph").cloned().unwrap_or_default();
         // It lies where the file lies that it is written in, and so do the files that it names.
         let path = Path::new(path).with_file_name(format!("{}.json", node.replace('/', ".")));
-        return Ok((path.display().to_string(), graph.to_string()));
+        let text = in_order(&graph, written).unwrap_or_else(|| graph.to_string());
+        return Ok((path.display().to_string(), text));
     };
     let (path, text) = read_beside(path, file)?;
     Ok((path.display().to_string(), text))
@@ -43,7 +57,7 @@ impl Graph {
         if node.action != "graph" {
             return None;
         }
-        let (path, text) = written(&node.id, &node.parameters, &self.path).ok()?;
+        let (path, text) = inner_text(&node.id, &node.parameters, node.written.as_deref(), &self.path).ok()?;
         reread(path.as_ref(), &text, own_actions)
     }
 

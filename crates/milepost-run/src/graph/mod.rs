@@ -38,7 +38,7 @@ pub use crate::run::Budget;
 pub use draw::draw;
 pub use expression::Expression;
 pub use inside::check_files;
-pub(crate) use inside::written;
+pub(crate) use inside::{in_order, inner_text};
 pub use milepost_document::parse_duration_ms;
 pub use schema::schema;
 pub use template::{Quote, render};
@@ -82,14 +82,33 @@ pub struct Graph {
 }
 
 /// An edge, a dependency or a start with a name that is not there. An end is known, or is the one that was probably meant, or
-/// could be any: whoever looks for further mistakes tells only what is wrong whatever was meant.
+/// could be any: what is wrong whatever was meant is a further mistake, what may be mended with it no more than a doubt.
 #[derive(Debug, Clone)]
 struct Loose {
     from: Option<usize>,
     to: Option<usize>,
     when: Option<Expression>,
     closes_loop: bool,
+    fault: Fault,
     origin: Origin,
+}
+
+/// What is wrong with a way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// It names a node that is not there.
+    Name,
+    /// It cannot be read at all, and may be any number of ways.
+    Unreadable,
+    /// It is no way but a start: it leads from nowhere.
+    Start,
+}
+
+impl Loose {
+    /// Whether it names a node that nobody knows.
+    fn is_unknown(&self) -> bool {
+        self.fault == Fault::Name && (self.from.is_none() || self.to.is_none())
+    }
 }
 
 /// A node: one action, and how to go about it.
@@ -104,7 +123,7 @@ pub struct Node {
     /// The action's parameters, templates not filled in.
     pub parameters: Value,
     /// The same, with their places.
-    pub(crate) written: Option<milepost_document::Node>,
+    pub(crate) written: Option<Arc<milepost_document::Node>>,
     /// The name under which others find what it gives, in `outputs`.
     pub output: String,
     /// What it puts into the shared memory when it is done.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use milepost_document::{Data, Node as Tree, Origin, Reader, nearest};
 use serde_json::{Map, Value};
@@ -12,7 +13,7 @@ use super::limits::{
     MAX_ATTEMPTS, MAX_DURATION_MS, MAX_EDGES, MAX_LOOP_ROUNDS, MAX_NAME_BYTES, MAX_NODES, MAX_PARALLEL,
 };
 use super::parameters::check_parameters;
-use super::{Edge, Graph, Loose, Node, OnError, OnLimit, Retry};
+use super::{Edge, Fault, Graph, Loose, Node, OnError, OnLimit, Retry};
 
 /// The keys of a graph's file.
 pub(super) const GRAPH: &[&str] = &[
@@ -152,7 +153,8 @@ pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut 
             Some(from) => graph.add(Edge { from, to, when: None, limit: None, on_limit: OnLimit::default(), origin }),
             None => {
                 let from = from.probable();
-                graph.loose.push(Loose { from, to: Some(to), when: None, closes_loop: false, origin });
+                let (to, fault) = (Some(to), Fault::Name);
+                graph.loose.push(Loose { from, to, when: None, closes_loop: false, fault, origin });
             }
         }
     }
@@ -169,6 +171,7 @@ pub(super) fn read(tree: &Tree, path: &Path, own_actions: &[&str], reader: &mut 
                     to: None,
                     when: None,
                     closes_loop: false,
+                    fault: Fault::Start,
                     origin: need.origin,
                 }),
             }
@@ -305,7 +308,7 @@ fn read_node(
         description: tree.get("description").and_then(|node| reader.text(node, "description")).unwrap_or_default(),
         action: action.map(|(action, _)| action).unwrap_or_default(),
         parameters: parameters.map_or_else(|| Value::Object(Map::new()), Tree::to_json),
-        written: parameters.cloned(),
+        written: parameters.cloned().map(Arc::new),
         output: output.unwrap_or_else(|| id.to_owned()),
         remember: tree.get("remember").map(|node| expressions(node, "remember", reader)).unwrap_or_default(),
         retry: tree.get("retry").and_then(|node| read_retry(node, reader)).unwrap_or_default(),
@@ -436,8 +439,8 @@ fn read_edges(tree: &Tree, graph: &mut Graph, reader: &mut Reader) {
         fits
     });
     let Some(items) = items else {
-        let origin = tree.origin.clone();
-        graph.loose.push(Loose { from: None, to: None, when: None, closes_loop: false, origin });
+        let (origin, fault) = (tree.origin.clone(), Fault::Unreadable);
+        graph.loose.push(Loose { from: None, to: None, when: None, closes_loop: false, fault, origin });
         return;
     };
     for item in items {
@@ -488,6 +491,7 @@ fn read_edge(tree: &Tree, graph: &mut Graph, reader: &mut Reader) {
             to: to.probable(),
             when,
             closes_loop: limit.is_some(),
+            fault: if is_section { Fault::Name } else { Fault::Unreadable },
             origin,
         }),
     }

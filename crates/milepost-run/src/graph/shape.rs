@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use milepost_document::Reader;
 
-use super::{Edge, Graph, Loose};
+use super::{Edge, Fault, Graph, Loose};
 
 /// Along the edges, or against them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,12 +13,26 @@ pub(super) enum Direction {
     Backward,
 }
 
-/// Which nodes can be reached from one without closing a loop, itself included.
-pub(super) fn reach(graph: &Graph, from: usize, direction: Direction) -> Vec<bool> {
-    reach_all(graph, graph.loose.iter(), &[from], direction)
+/// Which ways with a mistake in them count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ways {
+    /// Those of which the ends are known, or probably meant.
+    Read,
+    /// Also those that name a node which nobody knows: it may be any.
+    Any,
 }
 
-/// Ways with a mistake in them count as whatever they may have meant.
+/// Which nodes can be reached from one without closing a loop, itself included. Ways with a mistake in them count as whatever
+/// they may have meant.
+pub(super) fn reach(graph: &Graph, from: usize, direction: Direction) -> Vec<bool> {
+    reach_by(graph, Ways::Any, from, direction)
+}
+
+fn reach_by(graph: &Graph, ways: Ways, from: usize, direction: Direction) -> Vec<bool> {
+    let counts = |way: &&Loose| way.fault != Fault::Start && (ways == Ways::Any || !way.is_unknown());
+    reach_all(graph, graph.loose.iter().filter(counts), &[from], direction)
+}
+
 fn reach_all<'g>(
     graph: &Graph,
     loose: impl Iterator<Item = &'g Loose>,
@@ -136,9 +150,14 @@ fn twins(graph: &Graph, reader: &mut Reader) {
 fn loops(graph: &Graph, reader: &mut Reader) {
     for edge in graph.edges.iter().filter(|edge| edge.limit.is_some()) {
         let (from, to) = (&graph.nodes[edge.from].id, &graph.nodes[edge.to].id);
-        if !reach(graph, edge.to, Direction::Forward)[edge.from] {
+        let leads_back = |ways| reach_by(graph, ways, edge.to, Direction::Forward)[edge.from];
+        if !leads_back(Ways::Any) {
             let why = format!("it has a limit, but leads from {from} on to {to}: nothing runs twice");
             reader.wrong(&edge.origin, "limit", why, format!("remove limit, or add the way from {to} to {from}"));
+        } else if let Some(way) = unread(graph).filter(|_| !leads_back(Ways::Read)) {
+            let why = format!("it has a limit, and no way that can be read leads from {to} to {from}");
+            let instead = format!("mend the way at {}; if it is not that one, remove limit", way.origin);
+            reader.doubt(&edge.origin, "limit", why, instead);
         } else if edge.when.is_none() {
             let why = "the loop has no condition and always runs as often as it may";
             reader.doubt(&edge.origin, "limit", why, "write when: and the condition to go on");
@@ -215,7 +234,8 @@ pub(super) fn writes(node: &super::Node) -> Vec<&str> {
     node.remember.iter().map(|(key, _)| key.as_str()).chain(set).collect()
 }
 
-/// Two nodes that may run at the same time and write one memory key: which one wins would be chance.
+/// Two nodes that may run at the same time and write one memory key: which one wins would be chance. Where a way that leads
+/// nobody knows where may keep them apart, that is told too, and is no more than a doubt.
 fn races(graph: &Graph, reader: &mut Reader) {
     let mut writers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (number, node) in graph.nodes.iter().enumerate() {
@@ -226,25 +246,39 @@ fn races(graph: &Graph, reader: &mut Reader) {
     }
     for (key, nodes) in writers {
         for (at, second) in nodes.iter().enumerate().skip(1) {
-            let after = reach(graph, *second, Direction::Forward);
-            let before = reach(graph, *second, Direction::Backward);
-            let rival = nodes[..at]
-                .iter()
-                .find(|first| !after[**first] && !before[**first] && !exclusive(graph, **first, *second));
-            if let Some(first) = rival {
-                let (first, second) = (&graph.nodes[*first], &graph.nodes[*second]);
-                let why = format!("it may run at the same time as {} and both write memory.{key}", first.id);
-                let instead = "put an edge between them, or let each write a key of its own";
-                reader.wrong(&second.origin, &second.id, why, instead);
-                break;
+            let told = |first: usize| {
+                format!("it may run at the same time as {} and both write memory.{key}", graph.nodes[first].id)
+            };
+            let node = &graph.nodes[*second];
+            let apart = "put an edge between them, or let each write a key of its own";
+            if let Some(first) = rival(graph, Ways::Any, &nodes[..at], *second) {
+                reader.wrong(&node.origin, &node.id, told(first), apart);
+            } else if let Some(way) = unread(graph)
+                && let Some(first) = rival(graph, Ways::Read, &nodes[..at], *second)
+            {
+                let why = format!("{}, unless the way at {} keeps them apart", told(first), way.origin);
+                reader.doubt(&node.origin, &node.id, why, format!("mend that way; if they still may, {apart}"));
             }
         }
     }
 }
 
+/// The first way that names a node which nobody knows.
+fn unread(graph: &Graph) -> Option<&Loose> {
+    graph.loose.iter().find(|way| way.is_unknown() && !way.closes_loop)
+}
+
+/// The first of some nodes that may run at the same time as another.
+fn rival(graph: &Graph, ways: Ways, among: &[usize], node: usize) -> Option<usize> {
+    let after = reach_by(graph, ways, node, Direction::Forward);
+    let before = reach_by(graph, ways, node, Direction::Backward);
+    let is_apart = |other: usize| after[other] || before[other] || exclusive(graph, ways, other, node);
+    among.iter().copied().find(|other| !is_apart(*other))
+}
+
 /// Whether two nodes lie behind edges of one node that both have conditions: such branches are usually one or the other.
-fn exclusive(graph: &Graph, first: usize, second: usize) -> bool {
-    let before = |node: usize| reach(graph, node, Direction::Backward);
+fn exclusive(graph: &Graph, ways: Ways, first: usize, second: usize) -> bool {
+    let before = |node: usize| reach_by(graph, ways, node, Direction::Backward);
     let (one, other) = (before(first), before(second));
     (0..graph.nodes.len()).filter(|fork| one[*fork] && other[*fork]).any(|fork| {
         let branches: Vec<&Edge> = graph
@@ -252,7 +286,7 @@ fn exclusive(graph: &Graph, first: usize, second: usize) -> bool {
             .map(|(_, edge)| edge)
             .filter(|edge| edge.limit.is_none() && edge.when.is_some())
             .collect();
-        let leads = |to: usize| branches.iter().position(|edge| reach(graph, edge.to, Direction::Forward)[to]);
+        let leads = |to: usize| branches.iter().position(|edge| reach_by(graph, ways, edge.to, Direction::Forward)[to]);
         matches!((leads(first), leads(second)), (Some(a), Some(b)) if a != b)
     })
 }

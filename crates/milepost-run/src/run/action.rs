@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use milepost_document::Node as Tree;
 use milepost_model::{Message, SessionId, Timestamp};
 use milepost_models::Cancel;
 use serde_json::{Map, Value};
@@ -39,8 +40,8 @@ pub struct Step {
     pub(crate) purse: Arc<Purse>,
     /// What templates see.
     pub(crate) names: Arc<Map<String, Value>>,
-    /// The checks of a node, in the order of its file.
-    pub(crate) checks: Arc<[String]>,
+    /// The node's parameters as its file has them, which is in an order.
+    pub(crate) written: Option<Arc<Tree>>,
 }
 
 impl Step {

@@ -74,6 +74,19 @@ impl Spent {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 
+    /// What was spent since it was so much.
+    #[must_use]
+    pub fn since(&self, then: &Spent) -> Spent {
+        Spent {
+            answers: self.answers.saturating_sub(then.answers),
+            unpriced: self.unpriced.saturating_sub(then.unpriced),
+            unchecked: self.unchecked.saturating_sub(then.unchecked),
+            input_tokens: self.input_tokens.saturating_sub(then.input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(then.output_tokens),
+            cost_usd: (self.cost_usd - then.cost_usd).max(0.0),
+        }
+    }
+
     /// Adds what something else cost.
     pub fn add(&mut self, more: &Spent) {
         self.answers = self.answers.saturating_add(more.answers);

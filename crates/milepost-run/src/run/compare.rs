@@ -11,7 +11,7 @@ use super::budget;
 use super::error::{Error, Result};
 use super::flow::edge_name;
 use super::ledger::{Ledger, Status};
-use super::{Changes, Runner};
+use super::{Changes, Runner, Settle};
 use crate::graph::{Edge, Graph, Node, OnLimit, reread, template_paths};
 
 /// The most checkpoints that are looked at (1,000).
@@ -372,9 +372,31 @@ impl Runner {
     }
 
     /// What is different about a graph; an error with the nearest checkpoint that works when the run cannot go on with it.
-    pub(super) async fn accept(&self, id: SessionId, graph: &Graph, state: &State, how: &Resume) -> Result<Changes> {
+    /// What somebody said of a step that is another now stands in nobody's way.
+    pub(super) async fn accept(
+        &self,
+        id: SessionId,
+        graph: &Graph,
+        state: &State,
+        how: &Resume,
+        settle: &BTreeMap<String, Settle>,
+    ) -> Result<Changes> {
         let given = given(how);
-        let (changes, breaks) = compare(graph, state, &given, &self.own_actions())?;
+        let (mut changes, mut breaks) = compare(graph, state, &given, &self.own_actions())?;
+        breaks.retain(|one| match &one.about {
+            About::Step(node) => match settle.get(node) {
+                Some(Settle::RunAgain) => {
+                    changes.push(format!("node {node} is another, and runs again as it is now: {}", one.why));
+                    false
+                }
+                Some(Settle::Happened(_)) => {
+                    changes.push(format!("node {node} is another, and was done as it was"));
+                    false
+                }
+                None => true,
+            },
+            _ => true,
+        });
         let Some(first) = breaks.into_iter().next() else { return Ok(changes) };
         Err(match first.about {
             About::Step(node) => Error::Changed { node, difference: first.why },

@@ -26,7 +26,7 @@ pub enum Error {
 
     /// A step that was begun is no longer what it was.
     #[error(
-        "step {node} was begun as another step: {difference}; go on with what it was begun with, or run it again on a branch"
+        "step {node} was begun as another step: {difference}; run it again as it is now, go on with what it was begun with, or run it again on a branch"
     )]
     Changed {
         /// The node.

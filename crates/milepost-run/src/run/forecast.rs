@@ -8,7 +8,7 @@ use milepost_model::State;
 use super::budget::{self, Budget, Spent};
 use super::error::Result;
 use super::ledger::{Ledger, Status};
-use super::{Changes, Runner};
+use super::{Changes, Runner, Settle};
 use crate::graph::{Graph, Node};
 
 /// The most sessions of the same graph that are looked at (20), among the newest (200).
@@ -140,14 +140,21 @@ impl Runner {
     }
 
     /// What a resume would go on with, what is different since, and what it will cost. A graph that the run cannot go on
-    /// with is the same error as the resume would be. Nothing is changed.
-    pub async fn preview(&self, id: SessionId, how: &Resume, graph: Option<&Graph>) -> Result<Preview> {
+    /// with, or a value that makes a step another, is the same error as the resume would be. Nothing is changed.
+    pub async fn preview(
+        &self,
+        id: SessionId,
+        how: &Resume,
+        graph: Option<&Graph>,
+        settle: &BTreeMap<String, Settle>,
+    ) -> Result<Preview> {
         let state = self.state_to_resume(id, how).await?;
         let graph = match graph {
             Some(graph) => graph.clone(),
             None => self.recorded_graph(&state)?,
         };
-        let changes = self.accept(id, &graph, &state, how).await?;
+        let changes = self.accept(id, &graph, &state, how, settle).await?;
+        self.refuse_other_input(id, &graph, &state, how, settle).await?;
         let forecast = self.forecast_from(id, &state, &graph).await?;
         let repeats = self.repeats(id, &graph, &state, how).await?;
         Ok(Preview { graph, changes, repeats, forecast })

@@ -15,6 +15,7 @@ mod error;
 mod fill;
 mod flow;
 mod forecast;
+mod input;
 mod ledger;
 mod parts;
 mod replay;
@@ -38,7 +39,7 @@ pub use compare::{About, Break, Nearest, Replay};
 pub use error::{Error, Result};
 pub use forecast::{Basis, Forecast, Preview, StepForecast};
 pub use ledger::{Decided, Entry, Ledger, Status};
-pub use wake::wake;
+pub use wake::{Wakeup, wake};
 
 use crate::graph::{Graph, Rules, check_by};
 use budget::Purse;
@@ -303,14 +304,15 @@ impl Runner {
             Some(graph) => graph.clone(),
             None => self.recorded_graph(&state)?,
         };
-        let changes = self.accept(id, &graph, &state, &how).await?;
+        let changes = self.accept(id, &graph, &state, &how, settle).await?;
         self.refuse_repeats(id, &graph, &state, &how).await?;
+        self.refuse_other_input(id, &graph, &state, &how, settle).await?;
         drop(state);
         // A run reads what is stored, whatever its caller is to be shown.
         let resumed = self.engine.resume(id, Resume { reveal: false, ..how.clone() }).await?;
         // The end could be read, and its checkpoint is damaged: the engine went back to an older one by itself.
         if resumed.moved && how.point == Point::Latest {
-            let is_fine = match self.accept(id, &graph, &resumed.state, &how).await {
+            let is_fine = match self.accept(id, &graph, &resumed.state, &how, settle).await {
                 Ok(_) => self.refuse_repeats(id, &graph, &resumed.state, &how).await,
                 Err(error) => Err(error),
             };
@@ -374,7 +376,7 @@ impl Runner {
         turn.listen(notes);
         turn.has_heard(asked);
         if is_changed {
-            turn.note_graph();
+            turn.note_graph(compare::begun_with(state, &self.own_actions()));
         }
         turn.note_budget(state, budget);
         let end = turn.go().await;

@@ -209,7 +209,7 @@ impl Open {
             parts: self.below(part),
             purse: Arc::clone(&of.purse),
             names: Arc::clone(&of.names),
-            checks: Arc::default(),
+            written: None,
         };
         self.ledger.set_node(part, entry);
         self.store(events, Vec::new(), None).await?;

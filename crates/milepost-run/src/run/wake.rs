@@ -1,6 +1,7 @@
 //! Wake-ups: records that say when a waiting run is to go on. Whoever is alive when one is due claims it, and nobody else
 //! gets it meanwhile.
 
+use milepost::store::StoredRecord;
 use milepost::{Milepost, Resume, SessionId, Timestamp};
 use serde_json::{Value, json};
 
@@ -65,9 +66,24 @@ pub(crate) async fn note_try(
 /// How often a session was woken in vain.
 pub(crate) async fn tries(engine: &Milepost, id: SessionId) -> milepost::Result<u32> {
     let known = engine.store().record(WAKEUP, &id.to_string()).await?;
-    let value = known.and_then(|record| serde_json::from_slice::<Value>(&record.value).ok());
+    Ok(known.map_or(0, |record| tries_of(&record.value)))
+}
+
+fn tries_of(value: &[u8]) -> u32 {
+    let value = serde_json::from_slice::<Value>(value).ok();
     let tries = value.and_then(|value| value.get(TRIES)?.as_u64()).unwrap_or(0);
-    Ok(u32::try_from(tries).unwrap_or(u32::MAX - 1))
+    u32::try_from(tries).unwrap_or(u32::MAX - 1)
+}
+
+/// A moment at which a session is to go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wakeup {
+    /// The session.
+    pub session: SessionId,
+    /// When.
+    pub due: Timestamp,
+    /// How often it was tried in vain. It waits for nothing but the next try then.
+    pub tries: u32,
 }
 
 /// How long to wait after so many tries, in milliseconds.
@@ -192,10 +208,14 @@ impl Runner {
         Ok(failed.any(|(name, _)| self.asked(&state, &graph, name).is_some()))
     }
 
-    /// When the next wake-up is due; none when nobody waits for one.
-    pub async fn next_due(&self) -> Result<Option<Timestamp>> {
-        let all = self.engine.store().records_due(WAKEUP, Timestamp(i64::MAX), 1).await;
-        Ok(all.map_err(milepost::Error::from)?.first().and_then(|record| record.due))
+    /// The wake-ups that there are, the next one first; at most so many.
+    pub async fn wakeups(&self, limit: usize) -> Result<Vec<Wakeup>> {
+        let all = self.engine.store().records_due(WAKEUP, Timestamp(i64::MAX), limit).await;
+        let all = all.map_err(milepost::Error::from)?.into_iter();
+        let wakeup = |record: StoredRecord| {
+            Some(Wakeup { session: record.key.parse().ok()?, due: record.due?, tries: tries_of(&record.value) })
+        };
+        Ok(all.filter_map(wakeup).collect())
     }
 
     /// When a session is to be woken; none when it waits for no time.

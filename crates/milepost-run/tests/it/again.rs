@@ -412,7 +412,8 @@ outputs: {x: memory.x}
         .replace("outputs: {x: memory.x}", "outputs: {x: memory.x + 1, z: memory.x}\nbudget: {tokens: 5}\nstart: a")
         .replace("parallel: 2", "parallel: 3");
     let engine = scene.engine().await;
-    let seen = scene.runner(&engine).preview(id, &Resume::latest(), Some(&graph(&other))).await.unwrap();
+    let seen =
+        scene.runner(&engine).preview(id, &Resume::latest(), Some(&graph(&other)), &Default::default()).await.unwrap();
     insta::assert_snapshot!(seen.changes.join("\n"), @r#"
     edge a>a is another: limit was 3 and is 4; on_limit was "pause" and is "go_on"
     edge q>d is another: when was "output.answer == 'y'" and is "output.answer != 'y'"

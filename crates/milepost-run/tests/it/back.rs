@@ -54,7 +54,7 @@ nodes:
     let how = back_to(&scene, id, "before sub").await;
     assert_eq!(named(&runner, id, &how).await, ["sub/pay", "sub/deep/post"]);
     assert_eq!(scene.effects.counts()["sub/pay"], (1, 1), "nothing was done");
-    let seen = runner.preview(id, &how, None).await.unwrap().repeats;
+    let seen = runner.preview(id, &how, None, &Default::default()).await.unwrap().repeats;
     assert_eq!(seen.len(), 2, "also by whoever only looks: {seen:?}");
     // Behind the first of them only the other is left.
     let how = back_to(&scene, id, "after pay").await;

@@ -1,13 +1,13 @@
 //! Conversations with a model: what it is given, and who writes the summary when there is no room for all of it.
 
 use milepost::context::history::Dialect;
-use milepost::{NewSession, Resume, SessionId, SessionPatch};
+use milepost::{Message, NewSession, Resume, Role, SessionId, SessionPatch};
 use milepost_models::Cancel;
-use milepost_run::chat::{Chat, Said, WAKE_TRIES};
-use milepost_run::run::Budget;
+use milepost_run::chat::{Author, Chat, Said, WAKE_TRIES, compact_by};
+use milepost_run::run::{Budget, End, answer};
 use serde_json::json;
 
-use crate::support::{Overheard, Scene, Telling};
+use crate::support::{Overheard, Scene, Telling, graph};
 
 /// Long enough that a few of them pass the budget.
 fn long(number: usize) -> String {
@@ -61,6 +61,107 @@ async fn where_the_model_cannot_a_summary_is_made_without_it() {
     let state = chat.session().state().await.unwrap();
     assert!(state.section("summary").is_some(), "{:#}", state.as_value());
     assert_eq!(chat.last(100).await.unwrap().len(), 60);
+}
+
+/// What is recorded as spent, and what the messages of all channels say: tokens sent and received, and dollars.
+async fn counted(scene: &Scene, id: SessionId) -> ([u64; 3], [u64; 3]) {
+    let engine = scene.engine().await;
+    let spent = scene.section(id, "execution").await["spent"].clone();
+    let number = |key: &str| spent[key].as_u64().unwrap();
+    let usage = engine.analytics(id).await.unwrap().usage;
+    let cents = |dollars: f64| (dollars * 100.0).round() as u64;
+    let recorded = [number("input_tokens"), number("output_tokens"), cents(spent["cost_usd"].as_f64().unwrap())];
+    (recorded, [usage.input_tokens, usage.output_tokens, cents(usage.cost_usd)])
+}
+
+/// A script whose summaries cost 1,000 tokens and a dollar, and whose answers 10 tokens and a cent.
+fn costly(summary: &str) -> String {
+    format!(
+        "after_last: repeat\nreplies:\n  - {{when: completedItems, text: '{summary}', usage: {{input_tokens: 900, output_tokens: 100}}, cost_usd: 1.0}}\n  - {{text: Noted., usage: {{input_tokens: 8, output_tokens: 2}}, cost_usd: 0.01}}\n"
+    )
+}
+
+/// What the model asks for a summary counts as what it asks for an answer, once, whether the summary holds or not.
+#[tokio::test]
+async fn what_a_summary_costs_counts() {
+    for summary in [SUMMARY, "I would rather not."] {
+        let mut scene = Scene::new();
+        (scene.options.budget_tokens, scene.options.reserve_tokens) = (3000, 200);
+        let model = Overheard::new(&costly(summary));
+        let engine = scene.engine().await;
+        let chat = Chat::begin(&engine, NewSession::titled("Bytes"), model.clone(), Dialect::OpenAi).await.unwrap();
+        let chat = chat.budget(Some(Budget { tokens: Some(1_000_000), cost_usd: None })).await.unwrap();
+        let id = chat.session().id();
+        for number in 0..30 {
+            chat.say(&long(number), &Cancel::new(), |_| {}).await.unwrap();
+        }
+        let given = model.given();
+        let asked = given.iter().filter(|request| request.messages[0].text().contains("completedItems")).count() as u64;
+        assert!(asked >= 1, "{asked}");
+        let expected = [30 * 8 + asked * 900, 30 * 2 + asked * 100, 30 + asked * 100];
+        assert_eq!(counted(&scene, id).await, (expected, expected), "{summary}");
+        assert_eq!(chat.last(100).await.unwrap().len(), 60, "the conversation has no part of it");
+        // Going on goes on counting; what is taken back was paid for.
+        chat.leave().await.unwrap();
+        let resumed = Chat::resume(&engine, id, Resume::latest(), model.clone(), Dialect::OpenAi).await;
+        let (chat, _) = resumed.unwrap();
+        chat.undo().await.unwrap().unwrap();
+        assert_eq!(counted(&scene, id).await.0, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_summary_that_uses_the_budget_up_pauses_the_conversation() {
+    let mut scene = Scene::new();
+    (scene.options.budget_tokens, scene.options.reserve_tokens) = (3000, 200);
+    let model = Overheard::new(&costly(SUMMARY));
+    let engine = scene.engine().await;
+    let chat = Chat::begin(&engine, NewSession::titled("Bytes"), model.clone(), Dialect::OpenAi).await.unwrap();
+    let chat = chat.budget(Some(Budget { tokens: Some(1000), cost_usd: None })).await.unwrap();
+    let id = chat.session().id();
+    let mut said = None;
+    for number in 0..30 {
+        match chat.say(&long(number), &Cancel::new(), |_| {}).await.unwrap() {
+            Said::OverBudget(why) => {
+                said = Some(why);
+                break;
+            }
+            other => assert!(matches!(other, Said::Whole(_)), "{other:?}"),
+        }
+    }
+    assert!(said.as_deref().is_some_and(|why| why.contains("budget of 1000 tokens is used up")), "{said:?}");
+    let asked = model.given().len();
+    chat.leave().await.unwrap();
+    assert_eq!(scene.status(id).await, "paused");
+    // Nor is it asked for another summary: one is made without it.
+    let session = engine.hold(id).await.unwrap();
+    let how = milepost::Compact { keep_messages: 1, ..milepost::Compact::default() };
+    let (_, author) = compact_by(&session, &how, &*model, &Cancel::new()).await.unwrap();
+    assert!(matches!(&author, Author::Extract(why) if why.contains("used up")), "{author:?}");
+    assert_eq!(model.given().len(), asked);
+}
+
+/// Also in the session of a run, whose account it is.
+#[tokio::test]
+async fn what_a_summary_of_a_runs_session_costs_counts_towards_its_budget() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let model = Overheard::new(&costly(SUMMARY));
+    let runner = scene.runner(&engine).model(model.clone());
+    let text = "budget: {tokens: 1000}\nnodes:\n  a: {action: model, with: {prompt: hi}}\n  q: {action: ask, with: {question: 'Go on?'}, needs: a}\n  b: {action: model, with: {prompt: hi}, needs: q}\n";
+    let (id, end) = runner.start(&graph(text), NewSession::default()).await.unwrap();
+    assert!(matches!(end, End::Waiting { .. }), "{end:?}");
+    let session = engine.hold(id).await.unwrap();
+    session.append_all((0..20).map(|number| Message::new(Role::User, long(number))).collect()).await.unwrap();
+    let how = milepost::Compact { keep_messages: 1, ..milepost::Compact::default() };
+    let (_, author) = compact_by(&session, &how, &*model, &Cancel::new()).await.unwrap();
+    assert_eq!(author, Author::Model);
+    session.release().await.unwrap();
+    assert_eq!(counted(&scene, id).await, ([908, 102, 101], [908, 102, 101]));
+    assert_eq!(runner.forecast(id, None).await.unwrap().spent.tokens(), 1010);
+    answer(&engine, id, "q", 0, "yes", "kim").await.unwrap();
+    let (end, _) = runner.resume(id, Resume::latest(), None, &Default::default()).await.unwrap();
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("1000 tokens is used up (1010)")), "{end:?}");
 }
 
 /// Who is back is greeted with where things were left: the model is told project, time, count and the last five messages.
@@ -226,7 +327,7 @@ async fn a_session_that_cannot_be_gone_on_with_is_tried_later_each_time_and_then
     assert!(waits[0] >= 2500 && waits[6] > 100_000, "{waits:?}");
     assert_eq!(runner.claim_due(5).await.unwrap(), [id]);
     assert_eq!(runner.woken_in_vain(id, "there is no key").await.unwrap(), None);
-    assert_eq!(runner.next_due().await.unwrap(), None);
+    assert_eq!(runner.wakeups(10).await.unwrap(), []);
     assert_eq!(scene.status(id).await, "paused");
     let why = reason(&scene, id).await;
     assert!(why.contains("8 tries: there is no key"), "{why}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use milepost::{NewSession, Resume};
-use milepost_run::run::{End, Status};
+use milepost_run::run::{End, Status, answer};
 use serde_json::json;
 
 use crate::support::{Scene, completed, graph};
@@ -174,4 +174,44 @@ async fn checks_run_in_the_order_of_the_file() {
     let (_, end) = runner.start(&graph(&text), NewSession::default()).await.unwrap();
     completed(&end);
     assert_eq!(std::fs::read_to_string(&order).unwrap(), "format\nbuild\nall\n");
+}
+
+/// Also in a graph that is written inside of another, after a resume, and where an older version had lost the order.
+#[tokio::test]
+async fn checks_of_a_graph_inside_run_in_the_order_of_the_file() {
+    for is_old in [false, true] {
+        let scene = Scene::new();
+        let order = scene.dir.path().join("order");
+        let note = |name: &str| format!("{name}: 'echo {name} >> {}'", order.display());
+        let checks = format!("{{{}, {}, {}}}", note("format"), note("build"), note("all"));
+        let check =
+            |needs: &str| format!("{{action: checks, needs: [{needs}], with: {{prompt: x, checks: {checks}}}}}");
+        let inner = format!(
+            "{{nodes: {{one: {}, q: {{action: ask, needs: one, with: {{question: 'Go on?'}}}}, more: {}}}}}",
+            check(""),
+            check("q")
+        );
+        let middle = format!("{{nodes: {{deep: {{action: graph, with: {{graph: {inner}}}}}}}}}");
+        let text = format!("nodes: {{sub: {{action: graph, with: {{graph: {middle}}}}}}}");
+        let engine = scene.engine().await;
+        let runner = scene.scripted(&engine, "replies: [{text: none}]\n");
+        let (id, end) = runner.start(&graph(&text), NewSession::default()).await.unwrap();
+        assert!(matches!(end, End::Waiting { .. }), "{end:?}");
+        assert_eq!(std::fs::read_to_string(&order).unwrap(), "format\nbuild\nall\n");
+        if is_old {
+            let session = engine.hold(id).await.unwrap();
+            let mut state = session.state().await.unwrap();
+            for at in ["/below/sub/data/graph/text", "/below/sub/below/deep/data/graph/text"] {
+                let text = state.section_mut("execution").pointer_mut(at).unwrap();
+                let sorted: serde_json::Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+                assert_ne!(sorted.to_string(), text.as_str().unwrap());
+                *text = sorted.to_string().into();
+            }
+            session.set_state(state).await.unwrap();
+            session.release().await.unwrap();
+        }
+        answer(&engine, id, "sub/deep/q", 0, "yes", "kim").await.unwrap();
+        completed(&runner.resume(id, Resume::latest(), None, &Default::default()).await.unwrap().0);
+        assert_eq!(std::fs::read_to_string(&order).unwrap(), "format\nbuild\nall\n".repeat(2), "old: {is_old}");
+    }
 }

@@ -39,7 +39,7 @@ async fn a_resume_falls_back_to_the_newest_checkpoint_that_is_whole() {
     assert!(engine.store().state(id).await.is_err(), "there is something to fall back from");
     let runner = scene.runner(&engine);
     let how = || Resume { take_over: true, ..Resume::latest() };
-    let seen = runner.preview(id, &how(), None).await.unwrap();
+    let seen = runner.preview(id, &how(), None, &Default::default()).await.unwrap();
     assert!(seen.repeats.is_empty());
     // Answers count on the timeline on which they are given, and this is another.
     let (end, _) = runner.resume(id, how(), None, &BTreeMap::new()).await.unwrap();

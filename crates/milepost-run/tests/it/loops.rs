@@ -102,7 +102,6 @@ async fn a_loop_that_is_new_does_not_reach_back() {
 
 #[tokio::test]
 async fn a_loop_that_paused_at_its_limit_goes_on_with_a_higher_one() {
-    let scene = Scene::new();
     let text = "
 memory: {n: 0}
 nodes: {a: {action: effect}, c: {action: set, with: {n: {cel: memory.n + 1}}}}
@@ -110,11 +109,19 @@ edges:
   - {from: a, to: c}
   - {from: c, to: a, when: memory.n < 4, limit: 1}
 ";
-    let (id, end) = scene.start(text).await;
-    assert!(matches!(&end, End::Paused { why, .. } if why.contains("c>a was taken once")), "{end:?}");
-    assert!(matches!(scene.resume(id).await, End::Paused { .. }));
-    let (end, _) =
-        scene.resume_with(id, &BTreeMap::new(), Some(&graph(&text.replace("limit: 1", "limit: 5")))).await.unwrap();
-    completed(&end);
-    assert_eq!(scene.effects.nodes(), ["a", "a", "a", "a"]);
+    // Also in a session of before, in which nobody noted that it is stuck.
+    for is_old in [false, true] {
+        let scene = Scene::new();
+        let (id, end) = scene.start(text).await;
+        assert!(matches!(&end, End::Paused { why, .. } if why.contains("c>a was taken once")), "{end:?}");
+        if is_old {
+            forget(&scene, id, "left").await;
+        } else {
+            assert!(matches!(scene.resume(id).await, End::Paused { .. }));
+        }
+        let raised = graph(&text.replace("limit: 1", "limit: 5"));
+        let (end, _) = scene.resume_with(id, &BTreeMap::new(), Some(&raised)).await.unwrap();
+        completed(&end);
+        assert_eq!(scene.effects.nodes(), ["a", "a", "a", "a"], "old: {is_old}");
+    }
 }

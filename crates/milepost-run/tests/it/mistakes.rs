@@ -97,7 +97,7 @@ fn only_the_mistake_itself_is_told() {
 }
 
 /// What is wrong besides is told at once, also where a way cannot be read: with the node that was probably meant in its place, or,
-/// where nobody knows, only what is wrong whatever was meant.
+/// where nobody knows, what is wrong whatever was meant; what may be mended with it is a warning that says so.
 #[test]
 fn what_else_is_wrong_is_told_beside_a_name_that_is_not_there() {
     let four = |edges: &str| {
@@ -116,13 +116,25 @@ fn what_else_is_wrong_is_told_beside_a_name_that_is_not_there() {
     Error g.yaml:7:3: lost: no way leads to this node: it never runs; add an edge to it, or name it in start
     Error g.yaml:10:12: from: there is no node "lefft"; did you mean left?
     "#);
-    // Nobody knows where it leads: the node may be what was meant, and the two may be ordered by it.
+    // Nobody knows where it leads: the node may be what was meant, and the two may be ordered by it. Neither is sure.
     assert_snapshot!(four("  - {from: first, to: left}\n  - {from: first, to: right}\n  - {from: left, to: somewhere_else}\n"), @r#"
+    Warning g.yaml:6:3: right: it may run at the same time as left and both write memory.n, unless the way at g.yaml:11:5 keeps them apart; mend that way; if they still may, put an edge between them, or let each write a key of its own
     Warning g.yaml:7:3: lost: no way that can be read leads to this node; name it at g.yaml:11:5, or add an edge to it
     Error g.yaml:11:22: to: there is no node "somewhere_else"; what is known: first, left, right, lost
     "#);
-    // From wherever it comes, it leads to none of these.
+    // Which two a way orders that cannot be read nobody knows, and a loop's way back may be that one.
+    assert_snapshot!(four("  - {from: first, to: left}\n  - {from: first, to: right}\n  - {from: right, to: left, when: memory.n < 3, limit: 3}\n  - {from: nowhere_at_all, to: somewhere_else}\n  - {from: right, to: lost}\n"), @r#"
+    Warning g.yaml:6:3: right: it may run at the same time as left and both write memory.n, unless the way at g.yaml:12:5 keeps them apart; mend that way; if they still may, put an edge between them, or let each write a key of its own
+    Warning g.yaml:11:5: limit: it has a limit, and no way that can be read leads from left to right; mend the way at g.yaml:12:5; if it is not that one, remove limit
+    Error g.yaml:12:12: from: there is no node "nowhere_at_all"; what is known: first, left, right, lost
+    Error g.yaml:12:32: to: there is no node "somewhere_else"; what is known: first, left, right, lost
+    "#);
+    // An order that can be read keeps them apart, whatever else cannot; branches of one fork, too.
+    assert_snapshot!(four("  - {from: first, to: left}\n  - {from: left, to: right}\n  - {from: right, to: lost}\n  - {from: left, to: somewhere_else}\n"), @r#"Error g.yaml:12:22: to: there is no node "somewhere_else"; what is known: first, left, right, lost"#);
+    assert_snapshot!(four("  - {from: first, to: left, when: output.code == 0}\n  - {from: first, to: right, when: output.code != 0}\n  - {from: right, to: lost}\n  - {from: left, to: somewhere_else}\n"), @r#"Error g.yaml:12:22: to: there is no node "somewhere_else"; what is known: first, left, right, lost"#);
+    // From wherever it comes, it does not lead to the lost one.
     assert_snapshot!(four("  - {from: first, to: left}\n  - {from: first, to: right}\n  - {from: somewhere_else, to: first}\n"), @r#"
+    Warning g.yaml:6:3: right: it may run at the same time as left and both write memory.n, unless the way at g.yaml:11:5 keeps them apart; mend that way; if they still may, put an edge between them, or let each write a key of its own
     Error g.yaml:7:3: lost: no way leads to this node: it never runs; add an edge to it, or name it in start
     Error g.yaml:11:12: from: there is no node "somewhere_else"; what is known: first, left, right, lost
     "#);

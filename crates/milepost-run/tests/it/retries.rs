@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use milepost::model::delta::StatePath;
 use milepost::{NewSession, Resume};
 use milepost_models::Timer;
-use milepost_run::run::{Action, End, Error, Failed, Settle, Step};
+use milepost_run::run::{Action, End, Error, Failed, Settle, Step, answer};
 use serde_json::{Value, json};
 
 use crate::support::{Scene, completed, graph};
@@ -104,13 +104,45 @@ nodes:
     let refused = scene.runner(&engine).resume(id, how, None, &BTreeMap::new()).await.unwrap_err();
     let Error::Changed { node, difference } = &refused else { panic!("{refused}") };
     assert_eq!((node.as_str(), difference.as_str()), ("pay", "to was \"kim\" and is \"lee\""));
-    assert_eq!(scene.status(id).await, "paused", "it does not just die");
+    assert_eq!(scene.status(id).await, "waiting", "it is as it was");
+    assert_eq!(scene.section(id, "memory").await["to"], "kim");
     assert!(scene.effects.nodes().is_empty());
-    // Whoever wants it as it is now runs it on a branch, or puts back what was there.
-    let path = StatePath::root().key("memory").key("to");
-    let how = Resume { take_over: true, ..Resume::latest() }.set(path, "kim");
-    completed(&scene.runner(&engine).resume(id, how, None, &BTreeMap::new()).await.unwrap().0);
+    // It goes on with what it was begun with.
+    completed(&scene.resume(id).await);
     assert_eq!(scene.effects.nodes(), ["pay"]);
+}
+
+/// What another step changed meanwhile is seen when the step is begun again: the run pauses, and whoever says so lets it run
+/// again as it is now, under another key.
+#[tokio::test]
+async fn a_step_whose_input_became_another_runs_again_when_somebody_says_so() {
+    let scene = Scene::new();
+    scene.effects.fail.store(9, Ordering::SeqCst);
+    let text = "
+memory: {to: kim}
+start: [pay, who]
+nodes:
+  pay: {action: effect, idempotent: true, retry: {attempts: 5, backoff: 1h}, with: {to: '{{ memory.to }}'}}
+  who: {action: ask, with: {question: Who?}}
+  put: {action: set, needs: who, with: {to: '{{ outputs.who.answer }}'}}
+outputs: {to: outputs.pay.with.to}
+";
+    let (id, end) = scene.start(text).await;
+    assert!(matches!(end, End::Waiting { .. }), "{end:?}");
+    let engine = scene.engine().await;
+    answer(&engine, id, "who", 0, "lee", "kim").await.unwrap();
+    assert!(matches!(scene.resume(id).await, End::Waiting { .. }));
+    scene.effects.fail.store(0, Ordering::SeqCst);
+    scene.clock.advance_ms(7_200_000);
+    let refused = scene.resume_with(id, &BTreeMap::new(), None).await.unwrap_err();
+    assert!(matches!(&refused, Error::Changed { node, .. } if node == "pay"), "{refused}");
+    assert_eq!(scene.status(id).await, "paused", "it does not just die");
+    let key = scene.section(id, "execution").await["nodes"]["pay"]["key"].clone();
+    let again = BTreeMap::from([("pay".to_owned(), Settle::RunAgain)]);
+    let (end, _) = scene.resume_with(id, &again, None).await.unwrap();
+    assert_eq!(completed(&end)["to"], "lee");
+    assert_eq!(scene.effects.nodes(), ["pay"]);
+    assert_ne!(scene.section(id, "execution").await["nodes"]["pay"]["key"], key);
 }
 
 /// Whoever has seen its key would take the new input for the old one.

@@ -134,8 +134,7 @@ pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
         None => (None, None),
     };
     let greets = place == Place::Terminal && !args.no_greeting;
-    let talk =
-        Talk { app, chat, fresh, signals, lines, place, code: 0, spent: Default::default(), is_unchecked: false };
+    let talk = Talk { app, chat, fresh, signals, lines, place, code: 0 };
     // Who waits for an answer is not greeted: the model would answer the greeting instead.
     talk.go(left.filter(|left| greets && !left.last.is_empty() && !left.is_unanswered)).await
 }

@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use milepost::Usage;
-use milepost_models::{Cancel, Cost, Piece};
+use milepost_models::{Cancel, Piece};
 use milepost_run::chat::{Chat, Left, Said};
 use serde_json::json;
 
@@ -48,9 +47,6 @@ pub struct Talk<'a> {
     pub lines: Lines,
     pub place: Place,
     pub code: u8,
-    pub spent: Usage,
-    /// Some of it was counted by prices that nobody checked.
-    pub is_unchecked: bool,
 }
 
 /// Shows where something is to be typed.
@@ -195,10 +191,6 @@ impl Talk<'_> {
                 (None, Some(format!("{why}: milepost chat --session {id} --budget-tokens NUMBER")))
             }
         };
-        if let Some(answer) = answer {
-            self.spent = self.spent + Usage::of(&answer.message);
-            self.is_unchecked |= answer.cost.as_ref().is_some_and(Cost::is_unchecked);
-        }
         if self.app.out.json {
             let id = self.chat.as_ref().map(|chat| chat.session().id());
             let usage = answer.map(
@@ -241,10 +233,10 @@ impl Talk<'_> {
             ("quit" | "exit" | "q", _) => return Ok(Next::Leave),
             ("help" | "h" | "?", _) => self.app.out.line(HELP)?,
             ("cost", _) => {
-                let (sent, received) = (self.spent.input_tokens, self.spent.output_tokens);
-                let (sent, received) = (count(sent, "token"), count(received, "token"));
-                self.app.out.line(format!("{sent} sent, {received} received, ${:.4}", self.spent.cost_usd))?;
-                if self.is_unchecked {
+                let spent = self.chat.as_ref().map(Chat::spent).unwrap_or_default();
+                let (sent, received) = (count(spent.input_tokens, "token"), count(spent.output_tokens, "token"));
+                self.app.out.line(format!("{sent} sent, {received} received, ${:.4}", spent.cost_usd))?;
+                if spent.unchecked > 0 {
                     self.app.out.note(UNCHECKED);
                 }
             }

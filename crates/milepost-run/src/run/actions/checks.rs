@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use milepost_document::parse_duration_ms;
+use milepost_document::{Data, parse_duration_ms};
 use serde_json::{Map, Value, json};
 
 use super::agent::Agent;
@@ -48,7 +48,10 @@ fn commands(step: &Step) -> Result<Vec<(String, Value)>, Failed> {
         all.push((name.clone(), parameters));
     }
     // Whoever writes the quick ones first wants them first.
-    all.sort_by_key(|(name, _)| step.checks.iter().position(|known| known == name).unwrap_or(usize::MAX));
+    let written = step.written.as_ref().and_then(|written| written.get("checks"));
+    if let Some(Data::Map(order)) = written.map(|checks| &checks.data) {
+        all.sort_by_key(|(name, _)| order.iter().position(|(known, ..)| known == name).unwrap_or(usize::MAX));
+    }
     Ok(all)
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::text;
 use crate::graph::actions::Repeat;
 use crate::graph::limits::MAX_GRAPHS_DEEP;
-use crate::graph::{Graph, Rules, check_by, written};
+use crate::graph::{Graph, Rules, check_by, in_order, inner_text};
 use crate::run::action::{Action, Failed, OpenBecause, OpenPart, Step};
 use crate::run::turn::{Log, Turn};
 use crate::run::{End, Error, Runner, has_actions};
@@ -50,9 +50,15 @@ impl Action for Sub {
             .data("graph")
             .and_then(|graph| Some((text(graph, "path")?.to_owned(), text(graph, "text")?.to_owned())));
         let graph = match recorded {
-            Some((path, text)) => self.graph(&path, &text, Rules::OfOld)?,
+            Some((path, text)) => {
+                // What was recorded before had lost its order, and is no other graph for that.
+                let graph = serde_json::from_str(&text).ok();
+                let ordered = graph.and_then(|graph| in_order(&graph, step.written.as_deref()));
+                self.graph(&path, &ordered.unwrap_or(text), Rules::OfOld)?
+            }
             None => {
-                let (path, text) = written(&step.node, &step.parameters, &step.parts.path).map_err(Failed::Fatal)?;
+                let (path, text) = inner_text(&step.node, &step.parameters, step.written.as_deref(), &step.parts.path)
+                    .map_err(Failed::Fatal)?;
                 let graph = self.graph(&path, &text, Rules::Todays)?;
                 open.ledger.set_data("graph", json!({"path": path, "text": text}));
                 let given = step.parameters.get("memory").and_then(Value::as_object).cloned().unwrap_or_default();

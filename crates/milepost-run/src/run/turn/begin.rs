@@ -5,8 +5,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use milepost::SessionId;
-use milepost_document::Data;
 use milepost_models::Cancel;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
@@ -15,17 +13,14 @@ use super::{Log, Turn, attempt};
 use crate::graph::Node;
 use crate::graph::actions::Repeat;
 use crate::run::action::{Action, Failed, Step};
-use crate::run::compare::differences;
 use crate::run::error::{Error, Result};
-use crate::run::ledger::{Entry, Ledger, Status, scope};
+use crate::run::input::{difference, fill_step, hash, names};
+use crate::run::ledger::{Entry, Status, scope};
 use crate::run::parts::Parts;
 use crate::run::{fill, flow, next_key, step_key};
 
 /// A step's number, and how it ended.
 type Ended = (usize, Result<Value, Failed>);
-
-/// The most checkpoints in which is looked for what a step was begun with (1,000).
-const MAX_MARKS: usize = 1000;
 
 impl Turn<'_> {
     pub(super) fn names(&self, number: usize, entry: &Entry) -> Map<String, Value> {
@@ -85,7 +80,8 @@ impl Turn<'_> {
                 if !is_same && self.is_keyed(&node.action, parameters) {
                     if !entry.free && entry.attempt > 1 {
                         self.flush().await?;
-                        let difference = self.difference(&node, &entry, parameters).await?;
+                        let place = (self.parts.session, &self.parts.at);
+                        let difference = difference(&self.runner.engine, place, &node, &entry, parameters).await?;
                         self.changed = Some(Error::Changed { node: self.name(&node.id), difference });
                         continue;
                     }
@@ -202,7 +198,6 @@ impl Turn<'_> {
 
     /// The hash of a step's parameters, the same for every attempt.
     fn input(&self, number: usize, entry: &Entry, parameters: &Value) -> String {
-        let hash = |value: &Value| milepost_model::Hash(milepost_model::hash_value(value)).to_string();
         if entry.attempt <= 1 || is_plain(&self.graph.nodes[number], entry) {
             return hash(parameters);
         }
@@ -210,28 +205,6 @@ impl Turn<'_> {
         names.insert("attempt".to_owned(), 1.into());
         // What cannot be filled in for the first attempt was not begun with it.
         fill_step(&self.graph.nodes[number], entry, &names).map_or_else(|_| hash(parameters), |first| hash(&first))
-    }
-
-    /// What is different about the parameters of a step since it was begun: they are filled in once more with what the run
-    /// knew then, as its checkpoints tell.
-    async fn difference(&self, node: &Node, entry: &Entry, now: &Value) -> Result<String> {
-        let store = self.runner.engine.store();
-        let query = milepost::MarkQuery { limit: Some(MAX_MARKS), ..milepost::MarkQuery::default() };
-        for mark in store.marks(self.parts.session, &query).await.map_err(milepost::Error::from)? {
-            // What cannot be read tells nothing.
-            let Ok(state) = store.state_at(mark.at).await else { continue };
-            let Ok(ledger) = Ledger::read_at(&state, self.parts.at.clone()) else { continue };
-            let Some(then) = ledger.node(&node.id) else { continue };
-            if then.key != entry.key || then.input != entry.input {
-                continue;
-            }
-            let names = names(&ledger, node, self.parts.session, &Entry { attempt: 1, ..then.clone() });
-            let Ok(before) = fill_step(node, then, &names) else { continue };
-            if milepost_model::Hash(milepost_model::hash_value(&before)).to_string() == entry.input {
-                return Ok(differences("", &before, now).join("; "));
-            }
-        }
-        Ok("its parameters are others than those it was begun with".to_owned())
     }
 
     fn step(&self, node: &Node, entry: &Entry, parameters: Value, names: Arc<Map<String, Value>>) -> Step {
@@ -258,7 +231,7 @@ impl Turn<'_> {
             parts,
             purse: Arc::clone(&self.purse),
             names,
-            checks: checks(node),
+            written: node.written.clone(),
         }
     }
 }
@@ -278,38 +251,7 @@ fn at_once(number: usize, work: Pin<&mut (impl Future<Output = Ended> + Send)>) 
     }
 }
 
-/// The names of a node's checks, in the order in which they are written.
-fn checks(node: &Node) -> Arc<[String]> {
-    let written = node.written.as_ref().filter(|_| node.action == "checks").and_then(|written| written.get("checks"));
-    match written.map(|checks| &checks.data) {
-        Some(Data::Map(all)) => all.iter().map(|(name, ..)| name.clone()).collect(),
-        _ => Arc::default(),
-    }
-}
-
 /// Whether a step has nothing to fill in.
 fn is_plain(node: &Node, entry: &Entry) -> bool {
     fill::is_plain(&node.parameters) && entry.replaced.as_ref().is_none_or(fill::is_plain)
-}
-
-/// The parameters of a step: the node's, filled in, and over them those that somebody put in their place.
-fn fill_step(node: &Node, entry: &Entry, names: &Map<String, Value>) -> Result<Value, String> {
-    let mut filled = fill::fill(node, names)?;
-    if let (Value::Object(filled), Some(Value::Object(replaced))) = (&mut filled, &entry.replaced) {
-        filled.extend(replaced.clone());
-    }
-    Ok(filled)
-}
-
-/// What the templates and conditions of a node see.
-fn names(ledger: &Ledger, node: &Node, session: SessionId, entry: &Entry) -> Map<String, Value> {
-    Map::from_iter([
-        ("memory".to_owned(), Value::Object(ledger.memory().clone())),
-        ("outputs".to_owned(), Value::Object(ledger.outputs().clone())),
-        ("node".to_owned(), node.id.clone().into()),
-        ("session".to_owned(), session.to_string().into()),
-        ("key".to_owned(), entry.key.clone().into()),
-        ("attempt".to_owned(), entry.attempt.into()),
-        ("iteration".to_owned(), entry.iteration.into()),
-    ])
 }

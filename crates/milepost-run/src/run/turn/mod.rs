@@ -48,6 +48,8 @@ pub(super) struct Turn<'r> {
     runner: &'r Runner,
     log: Log,
     graph: Graph,
+    /// The graph that the run went by before, where it is another.
+    before: Option<Graph>,
     ledger: Ledger,
     actions: BTreeMap<String, Arc<dyn Action>>,
     /// What the steps of this turn are parts of.
@@ -104,6 +106,7 @@ impl<'r> Turn<'r> {
             runner,
             log,
             graph,
+            before: None,
             incoming,
             touched,
             ledger,
@@ -161,8 +164,10 @@ impl<'r> Turn<'r> {
         }
     }
 
-    pub fn note_graph(&mut self) {
+    /// Notes the graph, which takes the place of the one that the run went by before.
+    pub fn note_graph(&mut self, before: Option<Graph>) {
         self.ledger.set_graph(&self.graph);
+        self.before = before;
     }
 
     fn now(&self) -> Timestamp {
@@ -383,37 +388,21 @@ impl<'r> Turn<'r> {
             self.ledger.own().filter_map(|(id, entry)| Some((self.graph.find(id)?, entry.clone()))).collect();
         for (number, mut entry) in open {
             let node = self.graph.nodes[number].clone();
+            if self.settle(number, &mut entry).await? {
+                continue;
+            }
             match entry.status {
-                Status::Running | Status::Uncertain => match self.parts.settle.get(&self.name(&node.id)).cloned() {
-                    Some(Settle::Happened(output)) => {
-                        let told = json!({"node": self.name(&node.id), "key": entry.key, "happened": true});
-                        self.event("step_settled", told);
-                        // Whoever says no more than that means what it gave, where that was kept.
-                        let kept = self.ledger.outputs().get(&node.output);
-                        let kept = kept.filter(|_| entry.happened && output.is_null()).cloned();
-                        self.done(number, kept.unwrap_or(output)).await?;
+                Status::Running | Status::Uncertain => {
+                    let is_harmless = self.may_repeat(number);
+                    if !is_harmless && entry.status == Status::Uncertain {
+                        continue;
                     }
-                    Some(Settle::RunAgain) => {
-                        let told = json!({"node": self.name(&node.id), "key": entry.key, "happened": false});
-                        self.event("step_settled", told);
-                        entry.status = Status::Retrying;
-                        entry.until = None;
-                        // Whoever says so means it as it is now.
-                        entry.free = true;
-                        self.ledger.set_node(&node.id, entry);
-                    }
-                    None => {
-                        let is_harmless = self.may_repeat(number);
-                        if !is_harmless && entry.status == Status::Uncertain {
-                            continue;
-                        }
-                        let told = json!({"node": self.name(&node.id), "key": entry.key, "runs_again": is_harmless});
-                        self.event("step_uncertain", told);
-                        entry.status = if is_harmless { Status::Retrying } else { Status::Uncertain };
-                        entry.until = None;
-                        self.ledger.set_node(&node.id, entry);
-                    }
-                },
+                    let told = json!({"node": self.name(&node.id), "key": entry.key, "runs_again": is_harmless});
+                    self.event("step_uncertain", told);
+                    entry.status = if is_harmless { Status::Retrying } else { Status::Uncertain };
+                    entry.until = None;
+                    self.ledger.set_node(&node.id, entry);
+                }
                 // What failed for good gets as many attempts again.
                 Status::Failed if node.on_error == OnError::Pause => {
                     entry.status = Status::Retrying;
@@ -439,6 +428,39 @@ impl<'r> Turn<'r> {
         self.commit(None).await
     }
 
+    /// Follows what somebody said of a step of which an attempt is open. Whether somebody did.
+    async fn settle(&mut self, number: usize, entry: &mut Entry) -> Result<bool> {
+        let node = &self.graph.nodes[number];
+        let Some(settle) = self.parts.settle.get(&self.name(&node.id)).cloned() else { return Ok(false) };
+        match entry.status {
+            Status::Running | Status::Uncertain | Status::Retrying => {}
+            // A question that is another now is asked as it is now; whoever knows its answer gives that.
+            Status::Waiting if settle == Settle::RunAgain => entry.attempt = entry.attempt.saturating_sub(1),
+            _ => return Ok(false),
+        }
+        let happened = matches!(settle, Settle::Happened(_));
+        let told = json!({"node": self.name(&node.id), "key": entry.key, "happened": happened});
+        match settle {
+            Settle::Happened(output) => {
+                // Whoever says no more than that means what it gave, where that was kept.
+                let kept = self.ledger.outputs().get(&node.output);
+                let kept = kept.filter(|_| entry.happened && output.is_null()).cloned();
+                self.event("step_settled", told);
+                self.done(number, kept.unwrap_or(output)).await?;
+            }
+            Settle::RunAgain => {
+                entry.status = Status::Retrying;
+                entry.until = None;
+                // Whoever says so means it as it is now.
+                entry.free = true;
+                let id = node.id.clone();
+                self.event("step_settled", told);
+                self.ledger.set_node(&id, entry.clone());
+            }
+        }
+        Ok(true)
+    }
+
     /// Whether the run has gone on from a node that is done: its loops were left.
     fn is_left(&self, number: usize, entry: &Entry) -> bool {
         if let Some(left) = entry.left {
@@ -446,8 +468,11 @@ impl<'r> Turn<'r> {
         }
         let mut edges = self.graph.outgoing(number);
         let is_decided = edges.any(|(_, edge)| self.ledger.edge(&flow::edge_name(&self.graph, edge)).is_some());
-        // Ledgers of before do not say it of nodes that only loops leave: what is stuck there now was, and the rest was left.
-        is_decided || !flow::is_stuck(&self.graph, &self.ledger, number, &self.names_after(number))
+        // Ledgers of before do not say it of nodes that only loops leave: what was stuck there by the graph of then is, and the
+        // rest was left.
+        let before = self.before.as_ref().and_then(|graph| Some((graph, graph.find(&self.graph.nodes[number].id)?)));
+        let (graph, node) = before.unwrap_or((&self.graph, number));
+        is_decided || !flow::is_stuck(graph, &self.ledger, node, &self.names_of_conditions(number))
     }
 
     /// Whether an action is never begun with another input under a key that was used.

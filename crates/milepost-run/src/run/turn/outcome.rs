@@ -298,16 +298,20 @@ impl Turn<'_> {
 
     /// What the conditions of the edges that leave a node see; nothing, when there are none.
     pub(super) fn names_after(&self, number: usize) -> serde_json::Map<String, Value> {
+        match self.graph.outgoing(number).any(|(_, edge)| edge.when.is_some()) {
+            true => self.names_of_conditions(number),
+            false => serde_json::Map::new(),
+        }
+    }
+
+    pub(super) fn names_of_conditions(&self, number: usize) -> serde_json::Map<String, Value> {
         let node = &self.graph.nodes[number];
         let entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
-        let mut names = serde_json::Map::new();
-        if self.graph.outgoing(number).any(|(_, edge)| edge.when.is_some()) {
-            names = self.names(number, &entry);
-            let output = self.ledger.outputs().get(&node.output).cloned().unwrap_or_default();
-            names.insert("output".to_owned(), output);
-            names.insert("failed".to_owned(), (entry.status == Status::Failed).into());
-            names.insert("error".to_owned(), entry.error.clone().into());
-        }
+        let mut names = self.names(number, &entry);
+        let output = self.ledger.outputs().get(&node.output).cloned().unwrap_or_default();
+        names.insert("output".to_owned(), output);
+        names.insert("failed".to_owned(), (entry.status == Status::Failed).into());
+        names.insert("error".to_owned(), entry.error.clone().into());
         names
     }
 
