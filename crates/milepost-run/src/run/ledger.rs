@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::{Error, Result};
 use crate::graph::Graph;
+use crate::graph::actions::Repeat;
 
 /// The longest path of nodes that is kept (10,000).
 const MAX_PATH: usize = 10_000;
@@ -90,6 +91,10 @@ pub struct Entry {
     /// Parameters in place of those that the graph says, for this round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced: Option<Value>,
+    /// What a second time means with the parameters that it was begun with, where that is not what they say before they are
+    /// filled in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<Repeat>,
     /// Of a node that loops leave: whether the run has gone on from it, or is stuck there. What was left is not decided again.
     /// Nobody noted it in older ledgers.
     #[serde(skip_serializing_if = "Option::is_none")]

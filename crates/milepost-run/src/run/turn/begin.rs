@@ -1,5 +1,6 @@
 //! Beginning steps: what can begin now is filled in, compared with what was recorded, noted and run.
 
+use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -118,10 +119,12 @@ impl Turn<'_> {
             }
             let Some(action) = self.actions.get(&node.action).cloned() else { continue };
             entry.status = Status::Running;
+            let own = action.repeat(&parameters);
+            entry.repeat = Some(own).filter(|own| *own != action.repeat(&written(&node, &entry)));
             let repeat = match node.idempotent {
                 Some(true) => Repeat::Idempotent,
                 Some(false) => Repeat::Effect,
-                None => action.repeat(&parameters),
+                None => own,
             };
             self.event(
                 "step_intent",
@@ -299,6 +302,17 @@ fn fill_step(node: &Node, entry: &Entry, names: &Map<String, Value>) -> Result<V
         filled.extend(replaced.clone());
     }
     Ok(filled)
+}
+
+/// The parameters of a step as they are written, with those over them that somebody put in their place.
+pub(super) fn written<'n>(node: &'n Node, entry: &Entry) -> Cow<'n, Value> {
+    let mut parameters = Cow::Borrowed(&node.parameters);
+    if let (Value::Object(_), Some(Value::Object(replaced))) = (&node.parameters, &entry.replaced)
+        && let Value::Object(own) = parameters.to_mut()
+    {
+        own.extend(replaced.clone());
+    }
+    parameters
 }
 
 /// What the templates and conditions of a node see.

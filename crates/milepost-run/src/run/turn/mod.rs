@@ -455,10 +455,6 @@ impl<'r> Turn<'r> {
         let action = self.actions.get(action);
         action.is_some_and(|action| action.is_keyed() && action.repeat(parameters) != Repeat::Harmless)
     }
-
-    fn is_harmless(&self, action: &str, parameters: &Value) -> bool {
-        self.actions.get(action).is_some_and(|action| action.repeat(parameters) != Repeat::Effect)
-    }
 }
 
 /// About how many bytes a value takes.

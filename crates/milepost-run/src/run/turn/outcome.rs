@@ -3,8 +3,10 @@
 use milepost::{NewMark, Trigger};
 use serde_json::{Value, json};
 
+use super::begin::written;
 use super::marks::Done;
 use super::{Log, MAX_OUTPUT_BYTES, Turn};
+use crate::graph::actions::Repeat;
 use crate::graph::{OnError, Retry};
 use crate::run::action::{Failed, OpenBecause, OpenPart, taken};
 use crate::run::budget::Spent;
@@ -144,10 +146,17 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether a node may run again when nobody knows whether it ran.
+    /// Whether a node may run again when nobody knows whether it ran: with the parameters that it was begun with.
     pub(super) fn may_repeat(&self, number: usize) -> bool {
         let node = &self.graph.nodes[number];
-        node.action == "set" || node.idempotent.unwrap_or_else(|| self.is_harmless(&node.action, &node.parameters))
+        let own = || {
+            let Some(action) = self.actions.get(&node.action) else { return false };
+            let Some(entry) = self.ledger.node(&node.id) else {
+                return action.repeat(&node.parameters) != Repeat::Effect;
+            };
+            entry.repeat.unwrap_or_else(|| action.repeat(&written(node, entry))) != Repeat::Effect
+        };
+        node.action == "set" || node.idempotent.unwrap_or_else(own)
     }
 
     /// Takes what was said in a step: it is stored with whatever is stored next.
