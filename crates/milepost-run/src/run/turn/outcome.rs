@@ -376,6 +376,18 @@ impl Turn<'_> {
         let rounds = self.ledger.rounds(&name) + 1;
         self.ledger.set_rounds(&name, rounds);
         let (nodes, edges) = flow::reset(&self.graph, &self.ledger, &edge);
+        // Loops in between have all their rounds again.
+        let inner = self
+            .graph
+            .edges
+            .iter()
+            .filter(|one| one.limit.is_some() && nodes.contains(&one.from) && nodes.contains(&one.to));
+        let inner: Vec<String> = inner.map(|one| flow::edge_name(&self.graph, one)).collect();
+        for inner in inner.iter().filter(|inner| **inner != name) {
+            if self.ledger.rounds(inner) > 0 {
+                self.ledger.set_rounds(inner, 0);
+            }
+        }
         for number in nodes {
             self.touched.insert(number);
             let id = self.graph.nodes[number].id.clone();
