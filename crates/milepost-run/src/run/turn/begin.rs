@@ -25,8 +25,15 @@ use crate::run::{fill, flow, next_key, step_key};
 /// A step's number, and how it ended.
 type Ended = (usize, Result<Value, Failed>);
 
-/// The most checkpoints in which is looked for what a step was begun with (1,000).
-const MAX_MARKS: usize = 1000;
+/// The parameters of a step, and what its templates see; or why they cannot be filled in.
+type Filled = Result<(Value, Arc<Map<String, Value>>), String>;
+
+/// What a step was begun with.
+struct Saw {
+    /// What its templates saw in the first attempt.
+    names: Map<String, Value>,
+    parameters: Value,
+}
 
 impl Turn<'_> {
     pub(super) fn names(&self, number: usize, entry: &Entry) -> Map<String, Value> {
@@ -78,24 +85,27 @@ impl Turn<'_> {
         for number in all.into_iter().take(room) {
             let node = self.graph.nodes[number].clone();
             let mut entry = self.entered(&node);
-            let mut filled = self.filled(number, &entry);
-            if let Ok((parameters, _)) = &filled {
-                let input = self.input(number, &entry, parameters);
-                let is_same = entry.input.is_empty() || entry.input == input;
-                // Also of a step that may be repeated: whoever knows its key takes another input for the same.
-                if !is_same && self.is_keyed(&node.action, parameters) {
-                    if !entry.free && entry.attempt > 1 {
+            // It was begun, and goes on: with what it was begun with.
+            let is_open = !entry.input.is_empty() && !entry.free;
+            let mut filled = self.filled(number, &entry, is_open);
+            if is_open && self.has_to_look_back(number, &entry, &filled) {
+                let saw = self.saw(&node, &entry).await?;
+                filled = match self.as_begun(number, &entry, filled, saw) {
+                    Ok(filled) => filled,
+                    Err(difference) => {
                         self.flush().await?;
-                        let difference = self.difference(&node, &entry, parameters).await?;
                         self.changed = Some(Error::Changed { node: self.name(&node.id), difference });
                         continue;
                     }
-                    // No attempt is open: it is another step, with a key of its own.
-                    entry.key = next_key(&entry.key);
-                    entry.since = self.now();
-                    self.seen.remove(&number);
-                    filled = self.filled(number, &entry);
-                }
+                };
+            }
+            if let Ok((parameters, _)) = &filled
+                && self.is_other(number, &entry, parameters)
+            {
+                // No attempt is open: it is another step, with a key of its own.
+                entry.key = next_key(&entry.key);
+                entry.since = self.now();
+                filled = self.filled(number, &entry, false);
             }
             let (parameters, names) = match filled {
                 Ok(filled) => filled,
@@ -178,16 +188,19 @@ impl Turn<'_> {
         entry
     }
 
-    /// The parameters of a step, filled in, and what its templates see. What another attempt of this turn saw is seen again,
+    /// The parameters of a step, filled in, and what its templates see. What an attempt saw that is open is seen again,
     /// whatever became of the memory since: it is the same step.
-    fn filled(&mut self, number: usize, entry: &Entry) -> Result<(Value, Arc<Map<String, Value>>), String> {
+    fn filled(&mut self, number: usize, entry: &Entry, is_open: bool) -> Filled {
         let node = &self.graph.nodes[number];
         // What all steps gave may be much, and most steps use little of it.
         if is_plain(node, entry) {
             let names = Arc::new(Map::new());
             return Ok((fill_step(node, entry, &names)?, names));
         }
-        let names = match self.seen.get(&number).filter(|_| entry.attempt > 1) {
+        if !is_open {
+            self.seen.remove(&number);
+        }
+        let names = match self.seen.get(&number) {
             Some(seen) => {
                 let mut names = (**seen).clone();
                 names.insert("attempt".to_owned(), entry.attempt.into());
@@ -203,6 +216,58 @@ impl Turn<'_> {
         Ok((filled, names))
     }
 
+    /// Whether a step that was begun has another input now, and somebody knows its key who takes what comes under it for the same. Also
+    /// of a step that may be repeated.
+    fn is_other(&self, number: usize, entry: &Entry, parameters: &Value) -> bool {
+        let is_same = entry.input.is_empty() || entry.input == self.input(number, entry, parameters);
+        !is_same && self.is_keyed(&self.graph.nodes[number].action, parameters)
+    }
+
+    /// Whether a step that is open was begun by another turn, and what its templates see now is not what they saw then, or its
+    /// parts may see that.
+    fn has_to_look_back(&self, number: usize, entry: &Entry, filled: &Filled) -> bool {
+        let node = &self.graph.nodes[number];
+        match filled {
+            Ok((parameters, _)) => {
+                let has_parts = matches!(node.action.as_str(), "agent" | "checks") && !is_plain(node, entry);
+                has_parts || self.is_other(number, entry, parameters)
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// The parameters of a step that is open, as it was begun, whatever other steps did to the memory since. What somebody put
+    /// there by hand is not passed over: where that makes it another step, the difference.
+    fn as_begun(&mut self, number: usize, entry: &Entry, now: Filled, saw: Option<Saw>) -> Result<Filled, String> {
+        let is_other = |turn: &Self, filled: &Filled| match filled {
+            Ok((parameters, _)) => turn.is_other(number, entry, parameters),
+            Err(_) => false,
+        };
+        let Some(saw) = saw else {
+            return match is_other(self, &now) {
+                true => Err("its parameters are others than those it was begun with".to_owned()),
+                false => Ok(now),
+            };
+        };
+        let mut names = saw.names;
+        if let Some(Value::Object(memory)) = names.get_mut("memory") {
+            for key in self.ledger.by_hand() {
+                match self.ledger.memory().get(key) {
+                    Some(value) => drop(memory.insert(key.to_owned(), value.clone())),
+                    None => drop(memory.remove(key)),
+                }
+            }
+        }
+        self.seen.insert(number, Arc::new(names));
+        let filled = self.filled(number, entry, true);
+        if !is_other(self, &filled) {
+            return Ok(filled);
+        }
+        let now = self.seen.remove(&number).map(|seen| fill_step(&self.graph.nodes[number], entry, &seen));
+        let Some(Ok(now)) = now else { return Ok(filled) };
+        Err(differences("", &saw.parameters, &now).join("; "))
+    }
+
     /// The hash of a step's parameters, the same for every attempt.
     fn input(&self, number: usize, entry: &Entry, parameters: &Value) -> String {
         let hash = |value: &Value| milepost_model::Hash(milepost_model::hash_value(value)).to_string();
@@ -215,26 +280,25 @@ impl Turn<'_> {
         fill_step(&self.graph.nodes[number], entry, &names).map_or_else(|_| hash(parameters), |first| hash(&first))
     }
 
-    /// What is different about the parameters of a step since it was begun: they are filled in once more with what the run
-    /// knew then, as its checkpoints tell.
-    async fn difference(&self, node: &Node, entry: &Entry, now: &Value) -> Result<String> {
+    /// What the templates of a step saw when it was begun, as the log tells: what the run knew then. None when that cannot be
+    /// read any more.
+    async fn saw(&self, node: &Node, entry: &Entry) -> Result<Option<Saw>> {
         let store = self.runner.engine.store();
-        let query = milepost::MarkQuery { limit: Some(MAX_MARKS), ..milepost::MarkQuery::default() };
-        for mark in store.marks(self.parts.session, &query).await.map_err(milepost::Error::from)? {
-            // What cannot be read tells nothing.
-            let Ok(state) = store.state_at(mark.at).await else { continue };
-            let Ok(ledger) = Ledger::read_at(&state, self.parts.at.clone()) else { continue };
-            let Some(then) = ledger.node(&node.id) else { continue };
-            if then.key != entry.key || then.input != entry.input {
+        let name = self.name(&node.id);
+        for begun in self.runner.beginnings(self.parts.session).await? {
+            if begun.node != name || begun.key != entry.key || begun.input != entry.input {
                 continue;
             }
-            let names = names(&ledger, node, self.parts.session, &Entry { attempt: 1, ..then.clone() });
-            let Ok(before) = fill_step(node, then, &names) else { continue };
-            if milepost_model::Hash(milepost_model::hash_value(&before)).to_string() == entry.input {
-                return Ok(differences("", &before, now).join("; "));
+            // What cannot be read tells nothing.
+            let Ok(state) = store.state_at(begun.before).await else { continue };
+            let Ok(then) = Ledger::read_at(&state, self.parts.at.clone()) else { continue };
+            let names = names(&then, node, self.parts.session, &Entry { attempt: 1, ..entry.clone() });
+            let Ok(parameters) = fill_step(node, entry, &names) else { continue };
+            if milepost_model::Hash(milepost_model::hash_value(&parameters)).to_string() == entry.input {
+                return Ok(Some(Saw { names, parameters }));
             }
         }
-        Ok("its parameters are others than those it was begun with".to_owned())
+        Ok(None)
     }
 
     fn step(&self, node: &Node, entry: &Entry, parameters: Value, names: Arc<Map<String, Value>>) -> Step {

@@ -393,15 +393,7 @@ impl<'r> Turn<'r> {
                         let kept = kept.filter(|_| entry.happened && output.is_null()).cloned();
                         self.done(number, kept.unwrap_or(output)).await?;
                     }
-                    Some(Settle::RunAgain) => {
-                        let told = json!({"node": self.name(&node.id), "key": entry.key, "happened": false});
-                        self.event("step_settled", told);
-                        entry.status = Status::Retrying;
-                        entry.until = None;
-                        // Whoever says so means it as it is now.
-                        entry.free = true;
-                        self.ledger.set_node(&node.id, entry);
-                    }
+                    Some(Settle::RunAgain) => self.run_again(number, entry),
                     None => {
                         let is_harmless = self.may_repeat(number);
                         if !is_harmless && entry.status == Status::Uncertain {
@@ -409,6 +401,10 @@ impl<'r> Turn<'r> {
                         }
                         let told = json!({"node": self.name(&node.id), "key": entry.key, "runs_again": is_harmless});
                         self.event("step_uncertain", told);
+                        if is_harmless && entry.status == Status::Running {
+                            // Nothing was tried in vain: the process was gone.
+                            entry.attempt = entry.attempt.saturating_sub(1);
+                        }
                         entry.status = if is_harmless { Status::Retrying } else { Status::Uncertain };
                         entry.until = None;
                         self.ledger.set_node(&node.id, entry);
@@ -417,8 +413,11 @@ impl<'r> Turn<'r> {
                 // What failed for good gets as many attempts again.
                 Status::Failed if node.on_error == OnError::Pause => {
                     entry.status = Status::Retrying;
-                    (entry.attempt, entry.until) = (0, None);
+                    (entry.attempt, entry.until, entry.free) = (0, None, true);
                     self.ledger.set_node(&node.id, entry);
+                }
+                Status::Retrying | Status::Waiting if self.is_told_to_run(&node.id, &entry) => {
+                    self.run_again(number, entry);
                 }
                 // A wait is looked at again: the answer may be there.
                 Status::Waiting if entry.until.is_none_or(|until| until > self.now()) => {
@@ -437,6 +436,20 @@ impl<'r> Turn<'r> {
             }
         }
         self.commit(None).await
+    }
+
+    /// Whether somebody said that a step runs again which is to be tried again anyway, or waits for a limit: now, and as it is now.
+    fn is_told_to_run(&self, id: &str, entry: &Entry) -> bool {
+        let is_told = matches!(self.parts.settle.get(&self.name(id)), Some(Settle::RunAgain));
+        is_told && (entry.status == Status::Retrying || entry.limits > 0)
+    }
+
+    fn run_again(&mut self, number: usize, mut entry: Entry) {
+        let id = self.graph.nodes[number].id.clone();
+        self.event("step_settled", json!({"node": self.name(&id), "key": entry.key, "happened": false}));
+        // Whoever says so means it as it is now.
+        (entry.status, entry.until, entry.free) = (Status::Retrying, None, true);
+        self.ledger.set_node(&id, entry);
     }
 
     /// Whether the run has gone on from a node that is done: its loops were left.
