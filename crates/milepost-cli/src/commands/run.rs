@@ -11,7 +11,7 @@ use milepost::store::Error as StoreError;
 use milepost::{Milepost, NewSession, Point, Resume, SessionId, State, Status, parse_set};
 use milepost_run::graph::Graph;
 use milepost_run::models::Models;
-use milepost_run::run::{Budget, End, Error, Ledger, Runner, Settle, Status as StepStatus};
+use milepost_run::run::{Budget, End, Entry, Error, Ledger, Runner, Settle, Status as StepStatus};
 use serde_json::{Map, Value, json};
 
 use super::cost::{budget, tell_cost};
@@ -275,7 +275,12 @@ pub fn back_to(id: &str, file: &str, checkpoint: CheckpointId) -> String {
 /// What somebody found out about uncertain steps.
 fn settled(state: &State, args: &ResumeRun) -> Result<BTreeMap<String, Settle>> {
     let ledger = Ledger::read(state).map_err(told)?;
-    let is_open = |status: StepStatus| matches!(status, StepStatus::Running | StepStatus::Uncertain);
+    let is_uncertain = |entry: &Entry| matches!(entry.status, StepStatus::Running | StepStatus::Uncertain);
+    // What is to be tried again later, or waits for a limit, can be run now.
+    let is_open = |name: &str, entry: &Entry| {
+        let can_run = entry.status == StepStatus::Retrying || entry.status == StepStatus::Waiting && entry.limits > 0;
+        is_uncertain(entry) || can_run && args.again.iter().any(|node| node == name)
+    };
     let mut settle = BTreeMap::new();
     for text in &args.done {
         let (node, value) = match text.split_once('=') {
@@ -292,8 +297,8 @@ fn settled(state: &State, args: &ResumeRun) -> Result<BTreeMap<String, Settle>> 
         }
     }
     for node in settle.keys() {
-        if !ledger.line(node).is_some_and(|entry| is_open(entry.status)) {
-            let open: Vec<&str> = ledger.nodes().filter(|(_, entry)| is_open(entry.status)).map(|(id, _)| id).collect();
+        if !ledger.line(node).is_some_and(|entry| is_open(node, entry)) {
+            let open: Vec<&str> = ledger.nodes().filter(|(_, entry)| is_uncertain(entry)).map(|(id, _)| id).collect();
             let instead = match open.is_empty() {
                 true => "none is; resume it without --done and --again".to_owned(),
                 false => format!("these are: {}", open.join(", ")),

@@ -419,6 +419,11 @@ impl<'r> Turn<'r> {
                 Status::Retrying | Status::Waiting if self.is_told_to_run(&node.id, &entry) => {
                     self.run_again(number, entry);
                 }
+                // Whoever said when to come again is not asked before.
+                Status::Waiting if entry.limits > 0 && entry.until.is_some_and(|until| until > self.now()) => {
+                    let why = format!("a limit: {}", entry.error.unwrap_or_default());
+                    self.waits.insert(node.id.clone(), vec![(self.name(&node.id), why)]);
+                }
                 // A wait is looked at again: the answer may be there.
                 Status::Waiting if entry.until.is_none_or(|until| until > self.now()) => {
                     entry.until = None;
