@@ -84,6 +84,8 @@ pub(super) struct Turn<'r> {
     changed: Option<Error>,
     /// The last request to look for answers that this turn has followed.
     heard: Option<Vec<u8>>,
+    /// When the run is woken in case that this process is gone, while it waits for something itself.
+    in_case: Option<Timestamp>,
     /// The node that the state names as the current one.
     current: String,
     boundary: u64,
@@ -126,6 +128,7 @@ impl<'r> Turn<'r> {
             pausing: None,
             changed: None,
             heard: None,
+            in_case: None,
             current: String::new(),
             boundary: 0,
         }
@@ -316,7 +319,12 @@ impl<'r> Turn<'r> {
                 }
             }
             self.flush().await?;
-            let (renew, due, is_looking) = (self.renew_every_ms(), self.due_in_ms(), self.is_looking());
+            let until = self.due_beside();
+            if let Some(until) = until {
+                self.wake_in_case(until).await?;
+            }
+            let due = until.map(|until| u64::try_from(until.since_ms(self.now())).unwrap_or(0).max(1));
+            let (renew, is_looking) = (self.renew_every_ms(), self.is_looking());
             let ended = tokio::select! {
                 biased;
                 () = self.runner.cancel.cancelled() => return self.stop().await,
@@ -368,13 +376,23 @@ impl<'r> Turn<'r> {
         }
     }
 
-    /// When something that waits can begin beside what runs, in milliseconds.
-    fn due_in_ms(&self) -> Option<u64> {
+    /// When something that waits can begin beside what runs.
+    fn due_beside(&self) -> Option<Timestamp> {
         if self.tasks.len() >= self.graph.parallel || self.pausing.is_some() || self.changed.is_some() {
             return None;
         }
-        let until = self.ledger.waiting().filter_map(|(_, entry)| entry.until).min()?;
-        Some(u64::try_from(until.since_ms(self.now())).unwrap_or(0).max(1))
+        self.ledger.waiting().filter_map(|(_, entry)| entry.until).min()
+    }
+
+    /// Before this process waits for something itself: it may be killed meanwhile, and the run is to be woken all the same.
+    async fn wake_in_case(&mut self, until: Timestamp) -> Result<()> {
+        let (session, heard) = (self.parts.session, self.heard.as_deref());
+        let noted = Some(self.runner.wake_in_case(session, until, self.in_case, heard).await?);
+        if noted != self.in_case {
+            self.in_case = noted;
+            self.cross()?;
+        }
+        Ok(())
     }
 
     /// Takes up what an earlier turn left: steps of which the outcome is not known, failures, waits.
