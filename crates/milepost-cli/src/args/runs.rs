@@ -149,7 +149,8 @@ pub struct ResumeRun {
     /// An uncertain step had its effect, and gave this (nothing by default)
     #[arg(long, value_name = "STEP[=VALUE]")]
     pub done: Vec<String>,
-    /// An uncertain step had no effect, or may have it twice: run it again. So is one that is another now, as it is now
+    /// An uncertain step had no effect, or may have it twice: run it again. So is one that is another now, as it is now, and one that waits for a
+    /// limit, at once
     #[arg(long, value_name = "STEP")]
     pub again: Vec<String>,
     /// Let happen again what happened after the checkpoint, though it may not be repeated by itself

@@ -1,6 +1,8 @@
 //! What a node can do: every action with its parameters. The check, the published schema and the executor read this
 //! one table.
 
+use serde::{Deserialize, Serialize};
+
 /// What may stand at a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -62,7 +64,8 @@ pub struct Parameter {
 }
 
 /// What it means to run an action a second time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Repeat {
     /// Nothing: it changes nothing outside of the session.
     Harmless,

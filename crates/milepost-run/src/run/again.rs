@@ -70,7 +70,9 @@ impl Runner {
         }
         let last = Ledger::read(&state)?.node(&again.node).map_or(0, |entry| entry.iteration);
         let round = again.round.unwrap_or(last);
-        let begun = self.beginnings(id).await?;
+        // Parts begin with their steps.
+        let mut begun = self.beginnings(id).await?;
+        begun.retain(|one| !one.node.contains('/'));
         let is_it = |one: &Beginning| one.node == again.node && one.round == round;
         let Some(number) = begun.iter().position(is_it) else {
             let why = format!("round {round} of it was never begun");
@@ -111,8 +113,9 @@ impl Runner {
         Ok((branch, end))
     }
 
-    /// Where the steps of a session began, in order: the log tells it, whichever checkpoints were taken and kept.
-    async fn beginnings(&self, id: SessionId) -> Result<Vec<Beginning>> {
+    /// Where the steps of a session began, in order, once for each input, parts of steps included: the log tells it, whichever
+    /// checkpoints were taken and kept.
+    pub(super) async fn beginnings(&self, id: SessionId) -> Result<Vec<Beginning>> {
         let (mut begun, mut seen) = (Vec::new(), BTreeSet::new());
         let (mut first, mut expected) = (None, None);
         for entry in self.event_entries(id).await? {
@@ -129,9 +132,12 @@ impl Runner {
             let (Some(before), Some(node)) = (first, event.data.get("node").and_then(Value::as_str)) else { continue };
             let round = event.data.get("iteration").and_then(Value::as_u64).unwrap_or(0);
             let round = u32::try_from(round).unwrap_or(u32::MAX);
-            // Parts begin with their steps.
-            if !node.contains('/') && seen.insert((node.to_owned(), round)) {
-                begun.push(Beginning { node: node.to_owned(), round, before });
+            let text = |key: &str| event.data.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let (key, input) = (text("key"), text("input"));
+            // The end of a step that has an intent is no beginning.
+            let is_first = seen.insert((node.to_owned(), round, String::new(), String::new()));
+            if is_first | (!input.is_empty() && seen.insert((node.to_owned(), round, key.clone(), input.clone()))) {
+                begun.push(Beginning { node: node.to_owned(), round, before, key, input });
             }
         }
         Ok(begun)
@@ -189,11 +195,15 @@ impl Runner {
 }
 
 /// Where a step began.
-struct Beginning {
-    node: String,
-    round: u32,
+pub(super) struct Beginning {
+    /// Its whole name.
+    pub node: String,
+    pub round: u32,
     /// The last entry before it.
-    before: Position,
+    pub before: Position,
+    pub key: String,
+    /// The hash of its parameters; nothing, of a step without an intent.
+    pub input: String,
 }
 
 /// Brings conclusions of a branch to the session that it was branched from: values of the memory into its memory, outputs

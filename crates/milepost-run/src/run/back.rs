@@ -130,9 +130,16 @@ impl Runner {
         let actions = self.all_actions();
         if let Some(number) = graph.find(&step.name) {
             let node = &graph.nodes[number];
-            let own =
-                || actions.get(&node.action).is_none_or(|action| action.repeat(&node.parameters) != Repeat::Effect);
-            return !node.idempotent.unwrap_or_else(own);
+            let written =
+                || actions.get(&node.action).is_some_and(|action| action.repeat(&node.parameters) == Repeat::Effect);
+            return match (node.idempotent, step.repeat.as_deref()) {
+                (Some(is_idempotent), _) => !is_idempotent,
+                // What it did counts, not what its file says today.
+                (None, Some(word)) if word == Repeat::Effect.word() => true,
+                (None, Some(word)) if word == Repeat::Harmless.word() => false,
+                // It may be that only its file said so then.
+                (None, _) => written(),
+            };
         }
         // Without the node of the run that it is a part of, it does not happen again.
         let node = step.name.split(['/', '#']).next().unwrap_or_default();

@@ -1,20 +1,18 @@
 //! What a step is begun with: filled in, and compared with what it was begun with before.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
-use milepost::{MarkQuery, Milepost, NewSession, Point, Resume, SessionId};
+use milepost::{NewSession, Point, Resume, SessionId};
 use milepost_model::State;
 use serde_json::{Map, Value};
 
-use super::compare::differences;
+use super::compare::{differences, given};
 use super::error::{Error, Result};
 use super::ledger::{At, Entry, Ledger, Status};
 use super::{Runner, Settle, fill};
 use crate::graph::actions::Repeat;
 use crate::graph::{Graph, Node};
-
-/// The most checkpoints in which is looked for what a step was begun with (1,000).
-const MAX_MARKS: usize = 1000;
 
 /// The hash of parameters, by which they are known again.
 pub(super) fn hash(parameters: &Value) -> String {
@@ -30,6 +28,17 @@ pub(super) fn fill_step(node: &Node, entry: &Entry, names: &Map<String, Value>) 
     Ok(filled)
 }
 
+/// The parameters of a step as they are written, with those over them that somebody put in their place.
+pub(super) fn written<'n>(node: &'n Node, entry: &Entry) -> Cow<'n, Value> {
+    let mut parameters = Cow::Borrowed(&node.parameters);
+    if let (Value::Object(_), Some(Value::Object(replaced))) = (&node.parameters, &entry.replaced)
+        && let Value::Object(own) = parameters.to_mut()
+    {
+        own.extend(replaced.clone());
+    }
+    parameters
+}
+
 /// What the templates and conditions of a node see.
 pub(super) fn names(ledger: &Ledger, node: &Node, session: SessionId, entry: &Entry) -> Map<String, Value> {
     Map::from_iter([
@@ -43,35 +52,64 @@ pub(super) fn names(ledger: &Ledger, node: &Node, session: SessionId, entry: &En
     ])
 }
 
-/// What is different about the parameters of a step since it was begun: they are filled in once more with what the run
-/// knew then, as its checkpoints tell.
-pub(super) async fn difference(
-    engine: &Milepost,
-    (session, at): (SessionId, &At),
-    node: &Node,
-    entry: &Entry,
-    now: &Value,
-) -> Result<String> {
-    let store = engine.store();
-    let query = MarkQuery { limit: Some(MAX_MARKS), ..MarkQuery::default() };
-    for mark in store.marks(session, &query).await.map_err(milepost::Error::from)? {
-        // What cannot be read tells nothing.
-        let Ok(state) = store.state_at(mark.at).await else { continue };
-        let Ok(ledger) = Ledger::read_at(&state, at.clone()) else { continue };
-        let Some(then) = ledger.node(&node.id) else { continue };
-        if then.key != entry.key || then.input != entry.input {
-            continue;
-        }
-        let names = names(&ledger, node, session, &Entry { attempt: 1, ..then.clone() });
-        let Ok(before) = fill_step(node, then, &names) else { continue };
-        if hash(&before) == entry.input {
-            return Ok(differences("", &before, now).join("; "));
-        }
-    }
-    Ok("its parameters are others than those it was begun with".to_owned())
+/// What a step was begun with.
+pub(super) struct Saw {
+    /// What its templates saw in the first attempt.
+    pub names: Map<String, Value>,
+    pub parameters: Value,
 }
 
+impl Saw {
+    /// What the templates see when it goes on: what they saw, whatever other steps did to the memory since, and over it what somebody
+    /// put there by hand.
+    pub fn names_with<'k>(
+        &self,
+        by_hand: impl Iterator<Item = &'k str>,
+        now: &Map<String, Value>,
+    ) -> Map<String, Value> {
+        let mut names = self.names.clone();
+        if let Some(Value::Object(memory)) = names.get_mut("memory") {
+            for key in by_hand {
+                match now.get(key) {
+                    Some(value) => drop(memory.insert(key.to_owned(), value.clone())),
+                    None => drop(memory.remove(key)),
+                }
+            }
+        }
+        names
+    }
+}
+
+/// What is said where nobody knows any more what a step was begun with.
+pub(super) const UNKNOWN: &str = "its parameters are others than those it was begun with";
+
 impl Runner {
+    /// What the templates of a step saw when it was begun, as the log tells: what the run knew then. None when that cannot be
+    /// read any more.
+    pub(super) async fn saw(
+        &self,
+        (session, at): (SessionId, &At),
+        name: &str,
+        node: &Node,
+        entry: &Entry,
+    ) -> Result<Option<Saw>> {
+        let store = self.engine.store();
+        for begun in self.beginnings(session).await? {
+            if begun.node != name || begun.key != entry.key || begun.input != entry.input {
+                continue;
+            }
+            // What cannot be read tells nothing.
+            let Ok(state) = store.state_at(begun.before).await else { continue };
+            let Ok(then) = Ledger::read_at(&state, at.clone()) else { continue };
+            let names = names(&then, node, session, &Entry { attempt: 1, ..entry.clone() });
+            let Ok(parameters) = fill_step(node, entry, &names) else { continue };
+            if hash(&parameters) == entry.input {
+                return Ok(Some(Saw { names, parameters }));
+            }
+        }
+        Ok(None)
+    }
+
     /// Refuses what a resume sets when a step of which an attempt is open would get another input by it. Nothing is stored
     /// before; what steps change meanwhile is compared when the step is begun.
     pub(super) async fn refuse_other_input(
@@ -89,11 +127,11 @@ impl Runner {
         let set = NewSession { state: state.clone(), ..NewSession::default() }.with(&how.set)?.state;
         let ledger = Ledger::read(&set)?;
         let head = self.engine.store().session(id).await.map_err(milepost::Error::from)?.head.to_string();
-        let actions = self.all_actions();
+        let (actions, given) = (self.all_actions(), given(how));
         for (name, entry) in ledger.own() {
             let Some(node) = graph.find(name).map(|number| &graph.nodes[number]) else { continue };
             let Some(action) = actions.get(&node.action).filter(|action| action.is_keyed()) else { continue };
-            let repeat = action.repeat(&node.parameters);
+            let repeat = entry.repeat.unwrap_or_else(|| action.repeat(&written(node, entry)));
             let is_open = match entry.status {
                 Status::Retrying => true,
                 // Else it is uncertain first.
@@ -107,8 +145,19 @@ impl Runner {
             let names = names(&ledger, node, id, &Entry { attempt: 1, ..entry.clone() });
             // What cannot be filled in fails when it is begun.
             let Ok(now) = fill_step(node, entry, &names) else { continue };
+            if hash(&now) == entry.input {
+                continue;
+            }
+            // What other steps wrote since is no other input.
+            let Some(saw) = self.saw((id, &At::root()), name, node, entry).await? else {
+                return Err(Error::Changed { node: name.to_owned(), difference: UNKNOWN.to_owned() });
+            };
+            let by_hand: BTreeSet<&str> = ledger.by_hand().chain(given.iter().map(String::as_str)).collect();
+            let Ok(now) = fill_step(node, entry, &saw.names_with(by_hand.into_iter(), ledger.memory())) else {
+                continue;
+            };
             if hash(&now) != entry.input {
-                let difference = difference(&self.engine, (id, &At::root()), node, entry, &now).await?;
+                let difference = differences("", &saw.parameters, &now).join("; ");
                 return Err(Error::Changed { node: name.to_owned(), difference });
             }
         }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::{Error, Result};
 use crate::graph::Graph;
+use crate::graph::actions::Repeat;
 
 /// The longest path of nodes that is kept (10,000).
 const MAX_PATH: usize = 10_000;
@@ -90,6 +91,10 @@ pub struct Entry {
     /// Parameters in place of those that the graph says, for this round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced: Option<Value>,
+    /// What a second time means with the parameters that it was begun with, where that is not what they say before they are
+    /// filled in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<Repeat>,
     /// Of a node that loops leave: whether the run has gone on from it, or is stuck there. What was left is not decided again.
     /// Nobody noted it in older ledgers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +102,8 @@ pub struct Entry {
     /// It had its effect, or may have had, and failed after it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub happened: bool,
-    /// Somebody said that it runs again, as it is now: with another input it gets another key.
+    /// No attempt is open, or somebody said that it runs again: it takes what there is now, and with another input it gets
+    /// another key.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub free: bool,
     /// What a part of a step was begun with, while it is open, when that is not much.
@@ -163,6 +169,8 @@ pub struct Ledger {
     rounds: BTreeMap<String, u32>,
     outputs: Map<String, Value>,
     memory: Map<String, Value>,
+    /// Keys of the memory whose values somebody put there by hand.
+    by_hand: BTreeSet<String>,
     data: Map<String, Value>,
     path: usize,
     is_there: bool,
@@ -239,6 +247,7 @@ impl Ledger {
             rounds: read_part(part("rounds")).map_err(|error| wrong("rounds", error))?,
             outputs: fields("outputs").cloned().unwrap_or_default(),
             memory: memory.cloned().unwrap_or_default(),
+            by_hand: if at.is_root() { keys_by_hand(state) } else { BTreeSet::new() },
             data: fields("data").cloned().unwrap_or_default(),
             path: found.and_then(|found| found.get("path")).and_then(Value::as_array).map_or(0, Vec::len),
             is_there: found.is_some(),
@@ -361,6 +370,11 @@ impl Ledger {
         &self.outputs
     }
 
+    /// The keys of the memory whose values somebody put there by hand, and no step since.
+    pub(super) fn by_hand(&self) -> impl Iterator<Item = &str> {
+        self.by_hand.iter().map(String::as_str)
+    }
+
     /// The shared memory.
     pub fn memory(&self) -> &Map<String, Value> {
         &self.memory
@@ -415,6 +429,10 @@ impl Ledger {
             true => self.changes.set.push((StatePath::root().key("memory").key(key), value.clone())),
             false => self.set(&["memory", key], value.clone()),
         }
+        if self.by_hand.remove(key) {
+            let left = self.by_hand.iter().map(String::as_str).collect();
+            self.set_of_run(&[BY_HAND], left);
+        }
         self.memory.insert(key.to_owned(), value);
     }
 
@@ -467,6 +485,20 @@ impl Ledger {
     pub(super) fn take_changes(&mut self) -> Together {
         std::mem::take(&mut self.changes)
     }
+}
+
+/// Where a run notes which keys of the memory somebody changed by hand: a step that is open and reads them is another step then.
+const BY_HAND: &str = "by_hand";
+
+fn keys_by_hand(state: &State) -> BTreeSet<String> {
+    let keys = state.pointer(&format!("/execution/{BY_HAND}")).and_then(Value::as_array);
+    keys.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// What notes that somebody sets keys of a state's memory by hand.
+pub(super) fn note_by_hand(state: &State, set: BTreeSet<String>) -> (StatePath, Value) {
+    let keys: BTreeSet<String> = keys_by_hand(state).into_iter().chain(set).collect();
+    (At::root().path(&[BY_HAND]), keys.into_iter().collect())
 }
 
 /// What a part of the ledger says; nothing when it is not there.

@@ -307,9 +307,15 @@ impl Runner {
         let changes = self.accept(id, &graph, &state, &how, settle).await?;
         self.refuse_repeats(id, &graph, &state, &how).await?;
         self.refuse_other_input(id, &graph, &state, &how, settle).await?;
-        drop(state);
         // A run reads what is stored, whatever its caller is to be shown.
-        let resumed = self.engine.resume(id, Resume { reveal: false, ..how.clone() }).await?;
+        let mut stored = Resume { reveal: false, ..how.clone() };
+        let by_hand = compare::given(&how);
+        if !by_hand.is_empty() && Ledger::graph_text(&state).is_some() {
+            let (path, keys) = ledger::note_by_hand(&state, by_hand);
+            stored = stored.set(path, keys);
+        }
+        drop(state);
+        let resumed = self.engine.resume(id, stored).await?;
         // The end could be read, and its checkpoint is damaged: the engine went back to an older one by itself.
         if resumed.moved && how.point == Point::Latest {
             let is_fine = match self.accept(id, &graph, &resumed.state, &how, settle).await {

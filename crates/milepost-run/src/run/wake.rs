@@ -19,6 +19,8 @@ const MAX_WAKE_AGAIN_MS: u64 = 600_000;
 const WAKEUP: &str = "wakeup";
 /// How long whoever claimed a wake-up has until another may, in milliseconds.
 const WAKEUP_LEASE_MS: i64 = 60_000;
+/// So much after the end of a wait that a process waits out itself it is woken, in case that the process is gone, in milliseconds.
+const IN_CASE_MS: i64 = 5000;
 /// The key of a wake-up's value that says that somebody asked for it.
 const ASKED: &str = "asked";
 /// The key of a wake-up's value that says how often it was followed in vain.
@@ -150,6 +152,27 @@ impl Runner {
         followed: Option<&[u8]>,
     ) -> Result<()> {
         Ok(note(&self.engine, id, until, followed).await?)
+    }
+
+    /// Notes that a run is to be woken after a wait that this process waits out itself, in case that it is gone by then. `noted`
+    /// is when it was to be so far: many short waits are one. When it is now.
+    pub(super) async fn wake_in_case(
+        &self,
+        id: SessionId,
+        until: Timestamp,
+        noted: Option<Timestamp>,
+        followed: Option<&[u8]>,
+    ) -> Result<Timestamp> {
+        let due = until.plus_ms(IN_CASE_MS);
+        if let Some(noted) = noted.filter(|noted| until <= *noted && *noted <= due.plus_ms(IN_CASE_MS)) {
+            return Ok(noted);
+        }
+        // Another wait of the same run may be over before.
+        let known = self.due(id).await?.filter(|known| *known > self.engine.source().now() && *known <= due);
+        if known.is_none() {
+            self.note_wakeup(id, Some(due), followed).await?;
+        }
+        Ok(due)
     }
 
     /// The sessions whose waits are over, claimed for this process: nobody else is given them for a minute.

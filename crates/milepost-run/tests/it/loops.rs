@@ -125,3 +125,32 @@ edges:
         assert_eq!(scene.effects.nodes(), ["a", "a", "a", "a"], "old: {is_old}");
     }
 }
+
+/// Everything between the ends of a loop runs again, and so do the loops in between.
+#[tokio::test]
+async fn an_inner_loop_has_its_rounds_in_every_round_of_the_outer_one() {
+    let scene = Scene::new();
+    let text = "
+memory: {i: 0, o: 0}
+nodes:
+  outer: {action: set, with: {o: {cel: memory.o + 1}, i: 0}}
+  inner: {action: set, with: {i: {cel: memory.i + 1}}}
+  end: {action: effect}
+edges:
+  - {from: outer, to: inner}
+  - {from: inner, to: inner, when: memory.i < 4, limit: 3}
+  - {from: inner, to: end}
+  - {from: end, to: outer, when: memory.o < 3, limit: 5}
+outputs: {i: memory.i, o: memory.o}
+";
+    let (id, end) = scene.start(text).await;
+    let outputs = completed(&end);
+    assert_eq!((&outputs["o"], &outputs["i"]), (&3.into(), &4.into()));
+    assert_eq!(scene.effects.nodes(), ["end", "end", "end"]);
+    let engine = scene.engine().await;
+    let replay = scene.runner(&engine).verify_replay(&graph(text), id).await.unwrap();
+    assert!(replay.breaks.is_empty(), "{replay:?}");
+    // Its limit holds in each of them.
+    let (_, end) = scene.start(&text.replace("limit: 3", "limit: 2")).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("inner>inner was taken 2 times")), "{end:?}");
+}

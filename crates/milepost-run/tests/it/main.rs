@@ -21,6 +21,7 @@ mod mistakes;
 mod people;
 mod quoting;
 mod receiver;
+mod repeats;
 mod research;
 mod retries;
 mod roles;

@@ -74,8 +74,6 @@ async fn a_tool_is_called_with_the_steps_key() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_of_tools_and_servers_say_what_they_are() {
     for server in [program(""), served(false).await] {
-        let (_, end, _) = call(&server, "fail", json!({}), json!({})).await;
-        assert!(matches!(&end, End::Paused { why, .. } if why == "the tool failed: it does not work"), "{end:?}");
         let (_, end, _) = call(&server, "fly", json!({}), json!({})).await;
         assert!(matches!(&end, End::Paused { why, .. } if why.contains("there is no tool fly")), "{end:?}");
     }
@@ -92,6 +90,28 @@ async fn failures_of_tools_and_servers_say_what_they_are() {
     );
     let (_, end, _) = call(&json!({"url": "http://127.0.0.1:1/mcp"}), "x", json!({}), json!({})).await;
     assert!(matches!(&end, End::Paused { why, .. } if why.contains("cannot be reached")), "{end:?}");
+}
+
+/// It ran: whether it had its effect before it failed, nobody knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_that_fails_is_called_again_only_where_that_is_harmless() {
+    for server in [program(""), served(false).await] {
+        for (is_idempotent, calls) in [(false, 1), (true, 3)] {
+            let dir = tempfile::tempdir().unwrap();
+            let log = dir.path().join("log");
+            let node = json!({"retry": {"attempts": 3, "backoff": "1ms"}, "idempotent": is_idempotent});
+            let (scene, end, _) = call(&server, "fail", json!({"log": log}), json!({"node": node})).await;
+            match &end {
+                End::Uncertain { steps } if !is_idempotent => assert_eq!(steps[0].0, "a"),
+                End::Paused { why, .. } if is_idempotent => assert_eq!(why, "the tool failed: it does not work"),
+                other => panic!("{other:?}"),
+            }
+            let id = scene.engine().await.sessions(&Default::default()).await.unwrap().sessions[0].id;
+            let line = scene.section(id, "execution").await["nodes"]["a"].clone();
+            assert_eq!(line["error"], "the tool failed: it does not work");
+            assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), calls);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -374,3 +374,137 @@ async fn a_chain_stores_one_batch_a_step() {
         }
     }
 }
+
+/// Nobody changed anything: what another step of the run wrote meanwhile is no other input.
+#[tokio::test]
+async fn a_step_that_is_open_goes_on_with_what_it_was_begun_with_in_another_process() {
+    let whole = json!({
+        "memory": {"n": 1}, "start": ["a", "nap"],
+        "nodes": {
+            "a": {
+                "action": "ACTION", "retry": {"attempts": 3, "backoff": "1h"},
+                "with": {"text": "{{ memory.n }} in attempt {{ attempt }}"},
+            },
+            "nap": {"action": "shell", "with": {"command": "sleep 0.2"}},
+            "other": {"action": "set", "with": {"n": 2}, "needs": "nap"},
+        },
+        "outputs": {"text": "outputs.a.with.text", "n": "memory.n"},
+    });
+    let inside = json!({
+        "nodes": {"sub": {"action": "graph", "with": {"graph": whole}}},
+        "outputs": {"text": "outputs.sub.text", "n": "outputs.sub.n"},
+    });
+    let none = json!({"triggers": {"node_start": false, "node_complete": false, "step": false}});
+    for text in [whole.to_string(), inside.to_string()] {
+        for (action, policy) in [("effect", None), ("keyed", Some(none.clone()))] {
+            let scene = Scene::new();
+            let engine = scene.engine().await;
+            scene.effects.fail.store(1, Ordering::SeqCst);
+            let graph = graph(&text.replace("ACTION", action));
+            let new = NewSession { policy, ..NewSession::default() };
+            // No time goes by of itself.
+            let runner = scene.runner(&engine).timer(Timer::real());
+            let (id, end) = runner.start(&graph, new).await.unwrap();
+            assert!(matches!(end, End::Waiting { .. }), "{end:?}");
+            scene.clock.advance_ms(3_600_001);
+            let end = scene.resume(id).await;
+            let outputs = completed(&end);
+            assert_eq!((&outputs["text"], &outputs["n"]), (&json!("1 in attempt 2"), &json!(2)), "{action}");
+            assert_eq!(scene.effects.counts().values().collect::<Vec<_>>(), [&(1, 1)]);
+        }
+    }
+}
+
+/// Killed in the middle, with a step beside it that had written what it reads.
+#[tokio::test]
+async fn a_step_that_was_cut_off_goes_on_with_what_it_was_begun_with() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let text = "
+parallel: 2
+memory: {x: one}
+start: [hangs, pre]
+nodes:
+  hangs: {action: hangs, idempotent: true, with: {text: '{{ memory.x }}'}}
+  pre: {action: keyed, remember: {x: '\"two\"'}}
+  go: {action: effect, needs: pre}
+outputs: {text: outputs.hangs}
+";
+    let checked = milepost_run::graph::check("g.yaml".as_ref(), text, &["effect", "keyed", "hangs"]);
+    let graph = checked.graph.unwrap_or_else(|| panic!("{:?}", checked.found));
+    let hangs = Arc::new(Hangs::default());
+    let cut_off = || async {
+        scene.clock.advance_ms(1);
+        hangs.is_free.store(false, Ordering::SeqCst);
+        // Both have begun, and one of them is done.
+        let told = Arc::new(std::sync::Mutex::new(false));
+        let heard = Arc::clone(&told);
+        let runner = scene.runner(&engine).action("hangs", hangs.clone()).watch(Arc::new(move |_, event| {
+            let is_it = event.kind == "step_intent" && event.data["node"] == "go";
+            *heard.lock().unwrap() |= is_it;
+        }));
+        let stopped = runner.at_boundary(Arc::new(move |_| *told.lock().unwrap()));
+        assert!(stopped.start(&graph, NewSession::default()).await.is_err());
+        hangs.is_free.store(true, Ordering::SeqCst);
+        engine.sessions(&Default::default()).await.unwrap().sessions[0].id
+    };
+    let runner = scene.runner(&engine).action("hangs", hangs.clone());
+    let settle = BTreeMap::from([("go".to_owned(), Settle::RunAgain)]);
+    let how = || Resume { take_over: true, ..Resume::latest() };
+    let by_hand = |x: &str| how().set(StatePath::root().key("memory").key("x"), x);
+    let id = cut_off().await;
+    let (end, _) = runner.resume(id, how(), None, &settle).await.unwrap();
+    assert_eq!(completed(&end)["text"]["text"], "one");
+    // Somebody who changes what it reads is told, until it is changed back.
+    let id = cut_off().await;
+    for how in [by_hand("three"), how()] {
+        let refused = runner.resume(id, how, None, &settle).await.unwrap_err();
+        let Error::Changed { node, difference } = &refused else { panic!("{refused}") };
+        assert_eq!((node.as_str(), difference.as_str()), ("hangs", "text was \"one\" and is \"three\""));
+    }
+    let (end, _) = runner.resume(id, by_hand("one"), None, &settle).await.unwrap();
+    assert_eq!(completed(&end)["text"]["text"], "one");
+    // Or somebody says that it runs as it is now.
+    let id = cut_off().await;
+    assert!(runner.resume(id, by_hand("three"), None, &settle).await.is_err());
+    let settle = BTreeMap::from([("hangs".to_owned(), Settle::RunAgain)]);
+    let (end, _) = runner.resume(id, how(), None, &settle).await.unwrap();
+    assert_eq!(completed(&end)["text"]["text"], "three");
+}
+
+/// Hangs until it is told otherwise.
+#[derive(Default)]
+struct Hangs {
+    is_free: std::sync::atomic::AtomicBool,
+}
+
+#[async_trait]
+impl Action for Hangs {
+    async fn run(&self, step: Step) -> Result<Value, Failed> {
+        if !self.is_free.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        Ok(step.parameters)
+    }
+}
+
+/// Nobody tried anything in vain: the process was gone.
+#[tokio::test]
+async fn a_crash_is_no_failed_attempt() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let text = "nodes: {p: {action: keyed, retry: {attempts: 3, backoff: 1ms}}}";
+    let runner = || scene.runner(&engine).at_boundary(Arc::new(|n| n == 2));
+    assert!(runner().start(&graph(text), NewSession::default()).await.is_err());
+    let id = engine.sessions(&Default::default()).await.unwrap().sessions[0].id;
+    for _ in 0..4 {
+        // What was left is noted, the attempt is noted, and that is the end.
+        let runner = scene.runner(&engine).at_boundary(Arc::new(|n| n == 4));
+        let how = Resume { take_over: true, ..Resume::latest() };
+        assert!(matches!(runner.resume(id, how, None, &BTreeMap::new()).await, Err(Error::Stopped { .. })));
+        assert_eq!(scene.section(id, "execution").await["nodes"]["p"]["status"], "running");
+    }
+    scene.effects.fail.store(2, Ordering::SeqCst);
+    completed(&scene.resume(id).await);
+    assert_eq!(scene.effects.counts()["p"], (1, 1));
+}

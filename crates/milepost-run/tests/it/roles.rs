@@ -78,7 +78,13 @@ impl ServerHandler for Tools {
                 .to_string()
             }
             "big" => "x".repeat(usize::try_from(arguments["bytes"].as_u64().unwrap()).unwrap()),
-            "fail" => return Ok(CallToolResult::error(vec![ContentBlock::text("it does not work")]).into()),
+            "fail" => {
+                if let Some(log) = arguments["log"].as_str() {
+                    let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+                    std::io::Write::write_all(&mut log, b"called\n").unwrap();
+                }
+                return Ok(CallToolResult::error(vec![ContentBlock::text("it does not work")]).into());
+            }
             "hang" => {
                 // A child of its own, which has to end with it.
                 let mut child = tokio::process::Command::new("sleep").arg("1000").spawn().unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use milepost::{NewSession, Resume};
-use milepost_run::run::{End, Error, answer, wake};
+use milepost_run::run::{End, Error, Status, answer, wake};
 
 use crate::support::{Scene, completed, graph};
 
@@ -91,4 +91,58 @@ async fn a_request_to_go_on_that_was_claimed_too_early_is_not_lost() {
     completed(&runner.resume(id, how, None, &Default::default()).await.unwrap().0);
     scene.clock.advance_ms(61_000);
     assert!(runner.claim_due(10).await.unwrap().is_empty(), "what is completed is not woken");
+}
+
+/// A wait that the process waits out itself is woken when the process is gone, as every other.
+#[tokio::test]
+async fn a_wait_is_woken_when_the_process_that_waited_it_out_is_gone() {
+    let alone = "{nodes: {nap: {action: wait, with: {for: 8s}}, after: {action: effect, needs: nap}}}";
+    let beside = "{nodes: {nap: {action: wait, with: {for: 8s}}, after: {action: effect, needs: nap}, long: {action: shell, idempotent: true, with: {command: 'sleep 30'}}}, start: [nap, long]}";
+    let inside = "{nodes: {sub: {action: graph, with: {graph: {nodes: {nap: {action: wait, with: {for: 8s}}}}}}, after: {action: effect, needs: sub}}}";
+    for text in [alone, beside, inside] {
+        let scene = Scene::new();
+        let (engine, other) = (scene.engine().await, scene.engine().await);
+        let runner = scene.runner(&engine).timer(milepost_models::Timer::real()).patience_ms(60_000);
+        let graph = graph(text);
+        let running = tokio::spawn(async move { runner.start(&graph, NewSession::default()).await.map(drop) });
+        let mut found = None;
+        for _ in 0..500 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            let sessions = other.sessions(&Default::default()).await.unwrap().sessions;
+            let Some(session) = sessions.first() else { continue };
+            // It is noted before it is waited for.
+            if scene.runner(&other).due(session.id).await.unwrap().is_some() {
+                found = Some(session.id);
+                break;
+            }
+        }
+        let id = found.unwrap_or_else(|| panic!("nothing is noted: {text}"));
+        let waits = scene.steps(id).await.into_iter().any(|(_, status)| status == Status::Waiting);
+        assert!(waits, "{text}");
+        // Killed: nothing is given back.
+        running.abort();
+        drop(running.await);
+        let watcher = scene.runner(&other);
+        scene.clock.advance_ms(8000 + 10_000);
+        assert_eq!(watcher.claim_due(10).await.unwrap(), [id], "{text}");
+        if text != beside {
+            completed(&scene.resume(id).await);
+            assert_eq!(scene.effects.nodes(), ["after"]);
+            scene.clock.advance_ms(3_600_000);
+            assert!(watcher.claim_due(10).await.unwrap().is_empty(), "what is completed is not woken");
+        }
+    }
+}
+
+/// Nothing is left of it when the process lives, and short waits do not cost a record each.
+#[tokio::test]
+async fn a_wait_that_was_waited_out_leaves_no_wake_up() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let text = "{nodes: {nap: {action: wait, with: {for: 2s}}, after: {action: effect, needs: nap}, more: {action: wait, with: {for: 1s}, needs: after}}}";
+    let (_, end) = scene.start(text).await;
+    completed(&end);
+    scene.clock.advance_ms(3_600_000);
+    assert!(scene.runner(&engine).claim_due(10).await.unwrap().is_empty());
+    assert_eq!(scene.effects.nodes(), ["after"]);
 }

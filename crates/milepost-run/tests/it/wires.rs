@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use milepost::{NewSession, Resume, Usage};
 use milepost_models::{ModelConfig, Provider, Timer};
-use milepost_run::run::{End, Runner};
+use milepost_run::run::{End, Runner, Settle};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -207,4 +207,46 @@ async fn a_model_that_is_busy_for_a_while_is_waited_for() {
     scene.clock.advance_ms(7_200_000);
     let end = runner.resume(id, Resume::latest(), None, &BTreeMap::new()).await.unwrap().0;
     assert_eq!((completed(&end)["text"].as_str(), count.load(Ordering::SeqCst)), (Some("hello"), 2));
+}
+
+/// Whoever said when to come again is not asked before, whatever else the run goes on for.
+#[tokio::test]
+async fn a_limit_is_not_asked_early_by_a_resume() {
+    let fine = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok".to_owned();
+    let limit = refusal("429 Too Many Requests", "retry-after: 60\r\n");
+    let (url, count) = server(vec![limit.clone(), limit, fine]).await;
+    let (scene, asked) = (Scene::new(), || count.load(Ordering::SeqCst));
+    let engine = scene.engine().await;
+    let text = format!(
+        "
+nodes:
+  get: {{action: http, with: {{url: '{url}'}}}}
+  sub: {{action: graph, with: {{graph: {{nodes: {{get: {{action: http, with: {{url: '{url}'}}}}}}}}}}}}
+  q: {{action: ask, with: {{question: 'Go?'}}}}
+outputs: {{body: outputs.get.body}}
+"
+    );
+    // No time goes by of itself.
+    let runner = scene.runner(&engine).timer(Timer::real());
+    let (id, end) = runner.start(&graph(&text), NewSession::default()).await.unwrap();
+    let resume = |settle: BTreeMap<String, Settle>| {
+        let runner = runner.clone();
+        async move { runner.resume(id, Resume::latest(), None, &settle).await.unwrap().0 }
+    };
+    assert!(matches!(end, End::Waiting { .. }), "{end:?}");
+    assert_eq!(asked(), 2);
+    milepost_run::run::answer(&engine, id, "q", 0, "yes", "kim").await.unwrap();
+    for _ in 0..2 {
+        let end = resume(BTreeMap::new()).await;
+        let End::Waiting { until: Some(_), what } = &end else { panic!("{end:?}") };
+        assert!(what.iter().all(|(_, what)| what.contains("a limit: ") && what.contains("429")), "{what:?}");
+        assert_eq!((what.len(), asked()), (2, 2));
+    }
+    // Somebody who knows better says so.
+    let settle = BTreeMap::from([("get".to_owned(), Settle::RunAgain)]);
+    assert!(matches!(resume(settle).await, End::Waiting { .. }));
+    assert_eq!(asked(), 3);
+    scene.clock.advance_ms(60_001);
+    assert_eq!(completed(&resume(BTreeMap::new()).await)["body"], "ok");
+    assert_eq!(asked(), 4);
 }

@@ -274,7 +274,9 @@ fn given(result: &CallToolResult, limit: usize) -> Result<Value, Failed> {
     let truncated = size > limit || structured.to_string().len() > limit;
     let text = shorten(&text.into(), limit);
     if result.is_error == Some(true) {
-        return Err(Failed::Transient(format!("the tool failed: {}", shorten(&text.into(), 600))));
+        let why = format!("the tool failed: {}", shorten(&text.into(), 600));
+        // It ran: how far it came, it does not say.
+        return Err(Failed::AfterEffect(Box::new(After { why, ..After::default() })));
     }
     let (content, structured) = if truncated { (Value::Null, Value::Null) } else { (content.into(), structured) };
     Ok(json!({"text": text, "content": content, "structured": structured, "truncated": truncated}))

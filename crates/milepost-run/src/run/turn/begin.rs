@@ -13,14 +13,18 @@ use super::{Log, Turn, attempt};
 use crate::graph::Node;
 use crate::graph::actions::Repeat;
 use crate::run::action::{Action, Failed, Step};
+use crate::run::compare::differences;
 use crate::run::error::{Error, Result};
-use crate::run::input::{difference, fill_step, hash, names};
+use crate::run::input::{Saw, UNKNOWN, fill_step, hash, names, written};
 use crate::run::ledger::{Entry, Status, scope};
 use crate::run::parts::Parts;
 use crate::run::{fill, flow, next_key, step_key};
 
 /// A step's number, and how it ended.
 type Ended = (usize, Result<Value, Failed>);
+
+/// The parameters of a step, and what its templates see; or why they cannot be filled in.
+type Filled = Result<(Value, Arc<Map<String, Value>>), String>;
 
 impl Turn<'_> {
     pub(super) fn names(&self, number: usize, entry: &Entry) -> Map<String, Value> {
@@ -72,25 +76,28 @@ impl Turn<'_> {
         for number in all.into_iter().take(room) {
             let node = self.graph.nodes[number].clone();
             let mut entry = self.entered(&node);
-            let mut filled = self.filled(number, &entry);
-            if let Ok((parameters, _)) = &filled {
-                let input = self.input(number, &entry, parameters);
-                let is_same = entry.input.is_empty() || entry.input == input;
-                // Also of a step that may be repeated: whoever knows its key takes another input for the same.
-                if !is_same && self.is_keyed(&node.action, parameters) {
-                    if !entry.free && entry.attempt > 1 {
+            // It was begun, and goes on: with what it was begun with.
+            let is_open = !entry.input.is_empty() && !entry.free;
+            let mut filled = self.filled(number, &entry, is_open);
+            if is_open && self.has_to_look_back(number, &entry, &filled) {
+                let place = (self.parts.session, &self.parts.at);
+                let saw = self.runner.saw(place, &self.name(&node.id), &node, &entry).await?;
+                filled = match self.as_begun(number, &entry, filled, saw) {
+                    Ok(filled) => filled,
+                    Err(difference) => {
                         self.flush().await?;
-                        let place = (self.parts.session, &self.parts.at);
-                        let difference = difference(&self.runner.engine, place, &node, &entry, parameters).await?;
                         self.changed = Some(Error::Changed { node: self.name(&node.id), difference });
                         continue;
                     }
-                    // No attempt is open: it is another step, with a key of its own.
-                    entry.key = next_key(&entry.key);
-                    entry.since = self.now();
-                    self.seen.remove(&number);
-                    filled = self.filled(number, &entry);
-                }
+                };
+            }
+            if let Ok((parameters, _)) = &filled
+                && self.is_other(number, &entry, parameters)
+            {
+                // No attempt is open: it is another step, with a key of its own.
+                entry.key = next_key(&entry.key);
+                entry.since = self.now();
+                filled = self.filled(number, &entry, false);
             }
             let (parameters, names) = match filled {
                 Ok(filled) => filled,
@@ -114,10 +121,12 @@ impl Turn<'_> {
             }
             let Some(action) = self.actions.get(&node.action).cloned() else { continue };
             entry.status = Status::Running;
+            let own = action.repeat(&parameters);
+            entry.repeat = Some(own).filter(|own| *own != action.repeat(&written(&node, &entry)));
             let repeat = match node.idempotent {
                 Some(true) => Repeat::Idempotent,
                 Some(false) => Repeat::Effect,
-                None => action.repeat(&parameters),
+                None => own,
             };
             self.event(
                 "step_intent",
@@ -171,16 +180,19 @@ impl Turn<'_> {
         entry
     }
 
-    /// The parameters of a step, filled in, and what its templates see. What another attempt of this turn saw is seen again,
+    /// The parameters of a step, filled in, and what its templates see. What an attempt saw that is open is seen again,
     /// whatever became of the memory since: it is the same step.
-    fn filled(&mut self, number: usize, entry: &Entry) -> Result<(Value, Arc<Map<String, Value>>), String> {
+    fn filled(&mut self, number: usize, entry: &Entry, is_open: bool) -> Filled {
         let node = &self.graph.nodes[number];
         // What all steps gave may be much, and most steps use little of it.
         if is_plain(node, entry) {
             let names = Arc::new(Map::new());
             return Ok((fill_step(node, entry, &names)?, names));
         }
-        let names = match self.seen.get(&number).filter(|_| entry.attempt > 1) {
+        if !is_open {
+            self.seen.remove(&number);
+        }
+        let names = match self.seen.get(&number) {
             Some(seen) => {
                 let mut names = (**seen).clone();
                 names.insert("attempt".to_owned(), entry.attempt.into());
@@ -194,6 +206,50 @@ impl Turn<'_> {
             self.seen.insert(number, Arc::clone(&names));
         }
         Ok((filled, names))
+    }
+
+    /// Whether a step that was begun has another input now, and somebody knows its key who takes what comes under it for the same. Also
+    /// of a step that may be repeated.
+    fn is_other(&self, number: usize, entry: &Entry, parameters: &Value) -> bool {
+        let is_same = entry.input.is_empty() || entry.input == self.input(number, entry, parameters);
+        !is_same && self.is_keyed(&self.graph.nodes[number].action, parameters)
+    }
+
+    /// Whether a step that is open was begun by another turn, and what its templates see now is not what they saw then, or its
+    /// parts may see that.
+    fn has_to_look_back(&self, number: usize, entry: &Entry, filled: &Filled) -> bool {
+        let node = &self.graph.nodes[number];
+        match filled {
+            Ok((parameters, _)) => {
+                let has_parts = matches!(node.action.as_str(), "agent" | "checks") && !is_plain(node, entry);
+                has_parts || self.is_other(number, entry, parameters)
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// The parameters of a step that is open, as it was begun, whatever other steps did to the memory since. What somebody put
+    /// there by hand is not passed over: where that makes it another step, the difference.
+    fn as_begun(&mut self, number: usize, entry: &Entry, now: Filled, saw: Option<Saw>) -> Result<Filled, String> {
+        let is_other = |turn: &Self, filled: &Filled| match filled {
+            Ok((parameters, _)) => turn.is_other(number, entry, parameters),
+            Err(_) => false,
+        };
+        let Some(saw) = saw else {
+            return match is_other(self, &now) {
+                true => Err(UNKNOWN.to_owned()),
+                false => Ok(now),
+            };
+        };
+        let names = saw.names_with(self.ledger.by_hand(), self.ledger.memory());
+        self.seen.insert(number, Arc::new(names));
+        let filled = self.filled(number, entry, true);
+        if !is_other(self, &filled) {
+            return Ok(filled);
+        }
+        let now = self.seen.remove(&number).map(|seen| fill_step(&self.graph.nodes[number], entry, &seen));
+        let Some(Ok(now)) = now else { return Ok(filled) };
+        Err(differences("", &saw.parameters, &now).join("; "))
     }
 
     /// The hash of a step's parameters, the same for every attempt.

@@ -44,6 +44,7 @@ impl Turn<'_> {
             let ms = u64::try_from(until.since_ms(now)).unwrap_or(0);
             if ms <= self.runner.patience_ms {
                 self.flush().await?;
+                self.wake_in_case(until).await?;
                 let renew = self.renew_every_ms();
                 tokio::select! {
                     () = self.runner.timer.wait_ms(ms.max(1)) => {}

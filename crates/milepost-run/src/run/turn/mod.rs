@@ -86,6 +86,8 @@ pub(super) struct Turn<'r> {
     changed: Option<Error>,
     /// The last request to look for answers that this turn has followed.
     heard: Option<Vec<u8>>,
+    /// When the run is woken in case that this process is gone, while it waits for something itself.
+    in_case: Option<Timestamp>,
     /// The node that the state names as the current one.
     current: String,
     boundary: u64,
@@ -129,6 +131,7 @@ impl<'r> Turn<'r> {
             pausing: None,
             changed: None,
             heard: None,
+            in_case: None,
             current: String::new(),
             boundary: 0,
         }
@@ -321,7 +324,12 @@ impl<'r> Turn<'r> {
                 }
             }
             self.flush().await?;
-            let (renew, due, is_looking) = (self.renew_every_ms(), self.due_in_ms(), self.is_looking());
+            let until = self.due_beside();
+            if let Some(until) = until {
+                self.wake_in_case(until).await?;
+            }
+            let due = until.map(|until| u64::try_from(until.since_ms(self.now())).unwrap_or(0).max(1));
+            let (renew, is_looking) = (self.renew_every_ms(), self.is_looking());
             let ended = tokio::select! {
                 biased;
                 () = self.runner.cancel.cancelled() => return self.stop().await,
@@ -373,13 +381,23 @@ impl<'r> Turn<'r> {
         }
     }
 
-    /// When something that waits can begin beside what runs, in milliseconds.
-    fn due_in_ms(&self) -> Option<u64> {
+    /// When something that waits can begin beside what runs.
+    fn due_beside(&self) -> Option<Timestamp> {
         if self.tasks.len() >= self.graph.parallel || self.pausing.is_some() || self.changed.is_some() {
             return None;
         }
-        let until = self.ledger.waiting().filter_map(|(_, entry)| entry.until).min()?;
-        Some(u64::try_from(until.since_ms(self.now())).unwrap_or(0).max(1))
+        self.ledger.waiting().filter_map(|(_, entry)| entry.until).min()
+    }
+
+    /// Before this process waits for something itself: it may be killed meanwhile, and the run is to be woken all the same.
+    async fn wake_in_case(&mut self, until: Timestamp) -> Result<()> {
+        let (session, heard) = (self.parts.session, self.heard.as_deref());
+        let noted = Some(self.runner.wake_in_case(session, until, self.in_case, heard).await?);
+        if noted != self.in_case {
+            self.in_case = noted;
+            self.cross()?;
+        }
+        Ok(())
     }
 
     /// Takes up what an earlier turn left: steps of which the outcome is not known, failures, waits.
@@ -399,6 +417,10 @@ impl<'r> Turn<'r> {
                     }
                     let told = json!({"node": self.name(&node.id), "key": entry.key, "runs_again": is_harmless});
                     self.event("step_uncertain", told);
+                    if is_harmless && entry.status == Status::Running {
+                        // Nothing was tried in vain: the process was gone.
+                        entry.attempt = entry.attempt.saturating_sub(1);
+                    }
                     entry.status = if is_harmless { Status::Retrying } else { Status::Uncertain };
                     entry.until = None;
                     self.ledger.set_node(&node.id, entry);
@@ -406,8 +428,13 @@ impl<'r> Turn<'r> {
                 // What failed for good gets as many attempts again.
                 Status::Failed if node.on_error == OnError::Pause => {
                     entry.status = Status::Retrying;
-                    (entry.attempt, entry.until) = (0, None);
+                    (entry.attempt, entry.until, entry.free) = (0, None, true);
                     self.ledger.set_node(&node.id, entry);
+                }
+                // Whoever said when to come again is not asked before.
+                Status::Waiting if entry.limits > 0 && entry.until.is_some_and(|until| until > self.now()) => {
+                    let why = format!("a limit: {}", entry.error.unwrap_or_default());
+                    self.waits.insert(node.id.clone(), vec![(self.name(&node.id), why)]);
                 }
                 // A wait is looked at again: the answer may be there.
                 Status::Waiting if entry.until.is_none_or(|until| until > self.now()) => {
@@ -434,7 +461,8 @@ impl<'r> Turn<'r> {
         let Some(settle) = self.parts.settle.get(&self.name(&node.id)).cloned() else { return Ok(false) };
         match entry.status {
             Status::Running | Status::Uncertain | Status::Retrying => {}
-            // A question that is another now is asked as it is now; whoever knows its answer gives that.
+            // A question that is another now is asked as it is now, and a limit is not waited for; whoever knows an answer gives
+            // that.
             Status::Waiting if settle == Settle::RunAgain => entry.attempt = entry.attempt.saturating_sub(1),
             _ => return Ok(false),
         }
@@ -479,10 +507,6 @@ impl<'r> Turn<'r> {
     fn is_keyed(&self, action: &str, parameters: &Value) -> bool {
         let action = self.actions.get(action);
         action.is_some_and(|action| action.is_keyed() && action.repeat(parameters) != Repeat::Harmless)
-    }
-
-    fn is_harmless(&self, action: &str, parameters: &Value) -> bool {
-        self.actions.get(action).is_some_and(|action| action.repeat(parameters) != Repeat::Effect)
     }
 }
 

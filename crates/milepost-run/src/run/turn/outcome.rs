@@ -5,11 +5,13 @@ use serde_json::{Value, json};
 
 use super::marks::Done;
 use super::{Log, MAX_OUTPUT_BYTES, Turn};
+use crate::graph::actions::Repeat;
 use crate::graph::{OnError, Retry};
 use crate::run::action::{Failed, OpenBecause, OpenPart, taken};
 use crate::run::budget::Spent;
 use crate::run::error::{Error, Result};
 use crate::run::flow;
+use crate::run::input::written;
 use crate::run::ledger::{Decided, Entry, Status};
 
 /// What the end of a node led to.
@@ -144,10 +146,17 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether a node may run again when nobody knows whether it ran.
+    /// Whether a node may run again when nobody knows whether it ran: with the parameters that it was begun with.
     pub(super) fn may_repeat(&self, number: usize) -> bool {
         let node = &self.graph.nodes[number];
-        node.action == "set" || node.idempotent.unwrap_or_else(|| self.is_harmless(&node.action, &node.parameters))
+        let own = || {
+            let Some(action) = self.actions.get(&node.action) else { return false };
+            let Some(entry) = self.ledger.node(&node.id) else {
+                return action.repeat(&node.parameters) != Repeat::Effect;
+            };
+            entry.repeat.unwrap_or_else(|| action.repeat(&written(node, entry))) != Repeat::Effect
+        };
+        node.action == "set" || node.idempotent.unwrap_or_else(own)
     }
 
     /// Takes what was said in a step: it is stored with whatever is stored next.
@@ -371,6 +380,18 @@ impl Turn<'_> {
         let rounds = self.ledger.rounds(&name) + 1;
         self.ledger.set_rounds(&name, rounds);
         let (nodes, edges) = flow::reset(&self.graph, &self.ledger, &edge);
+        // Loops in between have all their rounds again.
+        let inner = self
+            .graph
+            .edges
+            .iter()
+            .filter(|one| one.limit.is_some() && nodes.contains(&one.from) && nodes.contains(&one.to));
+        let inner: Vec<String> = inner.map(|one| flow::edge_name(&self.graph, one)).collect();
+        for inner in inner.iter().filter(|inner| **inner != name) {
+            if self.ledger.rounds(inner) > 0 {
+                self.ledger.set_rounds(inner, 0);
+            }
+        }
         for number in nodes {
             self.touched.insert(number);
             let id = self.graph.nodes[number].id.clone();
