@@ -354,3 +354,33 @@ async fn mistakes_in_tools_are_found_before_the_run() {
         assert!(found(tools).contains(expected), "{tools}: {}", found(tools));
     }
 }
+
+/// What the model gives beside what a tool offers never reaches the action: it would see secrets, or answer for a person.
+#[tokio::test]
+async fn a_model_cannot_give_a_plain_tool_more_than_it_is_offered() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let script = r#"
+replies:
+  - calls:
+      - {name: shell, input: {command: "echo got:$CARGO_MANIFEST_DIR", env: [CARGO_MANIFEST_DIR], max_output_bytes: 9}}
+      - {name: ask, input: {question: "May I?", timeout: 1s, default: "yes, do it"}}
+      - {name: http, input: {url: "http://127.0.0.1:9/", ok: [500]}}
+      - {name: shell, input: {command: "echo fine"}}
+  - {text: Done.}
+"#;
+    let text = "nodes: {a: {action: agent, with: {prompt: go, tools: [shell, ask, http]}}}\n";
+    let (id, end) = scene.scripted(&engine, script).start(&graph(text), NewSession::default()).await.unwrap();
+    completed(&end);
+    let (_, results) = calls_and_results(&scene.said(id, "a").await);
+    let told: Vec<(bool, &str)> = results.iter().map(|(_, is_error, content)| (*is_error, content.as_str())).collect();
+    assert_eq!(
+        told[..3],
+        [
+            (true, "the tool shell takes command and cwd, not env and max_output_bytes; call it again without them"),
+            (true, "the tool ask takes choices and question, not default and timeout; call it again without them"),
+            (true, "the tool http takes body, headers, method and url, not ok; call it again without it"),
+        ]
+    );
+    assert!(!told[3].0 && told[3].1.contains("fine"), "{told:?}");
+}

@@ -111,7 +111,10 @@ impl Tools {
             return Err(format!("the argument {missing:?} is missing; call the tool again with it"));
         }
         let (kind, action, parameters) = match &one.kind {
-            Kind::Plain(kind) => ((*kind).to_owned(), actions.get(*kind).cloned(), input.clone()),
+            Kind::Plain(kind) => {
+                refuse_more(&one.told, input)?;
+                ((*kind).to_owned(), actions.get(*kind).cloned(), input.clone())
+            }
             Kind::Action { action, with } => {
                 let mut names = names.clone();
                 names.insert("input".to_owned(), input.clone());
@@ -129,6 +132,33 @@ impl Tools {
             None => action.repeat(&parameters),
         };
         Ok(Ready { kind, action, parameters, repeat, timeout_ms: one.timeout_ms })
+    }
+}
+
+/// An action that is given what the model gave is given no more than it was offered: whatever else it understands is for the
+/// graph's author to say.
+fn refuse_more(told: &Tool, input: &Value) -> Result<(), String> {
+    let names = |value: Option<&Value>| -> Vec<String> {
+        value.and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned().collect()
+    };
+    let mut offered = names(told.input_schema.get("properties"));
+    let more: Vec<String> = names(Some(input)).into_iter().filter(|name| !offered.contains(name)).collect();
+    if more.is_empty() {
+        return Ok(());
+    }
+    offered.sort();
+    let them = if more.len() == 1 { "it" } else { "them" };
+    let more: Vec<String> = more.iter().map(|name| shorten(&name.as_str().into(), 80)).collect();
+    let (name, offered, more) = (&told.name, listed(&offered), listed(&more));
+    Err(format!("the tool {name} takes {offered}, not {more}; call it again without {them}"))
+}
+
+/// Names in a sentence.
+fn listed(names: &[String]) -> String {
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, before)) => format!("{} and {last}", before.join(", ")),
+        None => String::new(),
     }
 }
 
