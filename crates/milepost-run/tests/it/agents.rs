@@ -384,3 +384,32 @@ replies:
     );
     assert!(!told[3].0 && told[3].1.contains("fine"), "{told:?}");
 }
+
+/// What a command says of its failure is what the model has to mend.
+#[tokio::test]
+async fn a_model_sees_what_a_command_that_fails_said() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let failing = "echo 'FAILED test_login'; echo 'line1 err' >&2; echo 'make: *** Error 1' >&2; exit 2";
+    let script = json!({"replies": [
+        {"calls": [{"name": "shell", "input": {"command": failing}}, {"name": "make", "input": {}}]},
+        {"text": "Done."},
+    ]});
+    let make = json!({"name": "make", "action": "shell", "with": {"command": "echo of make; exit 3", "ok": [0, 3]}});
+    let file = json!({"nodes": {"a": {"action": "agent", "with": {"prompt": "go", "tools": ["shell", make]}}}});
+    let runner = scene.scripted(&engine, &script.to_string());
+    let (id, end) = runner.start(&graph(&file.to_string()), NewSession::default()).await.unwrap();
+    completed(&end);
+    let (_, results) = calls_and_results(&scene.said(id, "a").await);
+    let given: Value = serde_json::from_str(&results[0].2).unwrap_or_else(|_| panic!("{results:?}"));
+    assert!(results[0].1, "{results:?}");
+    assert_eq!(
+        (&given["code"], &given["stdout"], &given["stderr"]),
+        (&json!(2), &json!("FAILED test_login\n"), &json!("line1 err\nmake: *** Error 1\n"))
+    );
+    assert!(!results[1].1 && results[1].2.contains("of make"), "{results:?}");
+    let statuses: Vec<(String, Status)> =
+        scene.steps(id).await.into_iter().filter(|(name, _)| name.contains(".1.") || name.contains(".2.")).collect();
+    let wanted = [("a/turn_1.1.shell".to_owned(), Status::Failed), ("a/turn_1.2.make".to_owned(), Status::Completed)];
+    assert_eq!(statuses, wanted);
+}

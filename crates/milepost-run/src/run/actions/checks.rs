@@ -155,6 +155,7 @@ impl Checks {
                         (given.get("code").cloned().unwrap_or_default(), said)
                     }
                     Err(Failed::Transient(why) | Failed::Fatal(why) | Failed::Uncertain(why)) => (Value::Null, why),
+                    Err(Failed::Said { why, .. }) => (Value::Null, why),
                     Err(Failed::AfterEffect(after)) => (Value::Null, after.why),
                     Err(other) => return Err(other),
                 };

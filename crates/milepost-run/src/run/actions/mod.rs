@@ -78,3 +78,15 @@ fn pairs(parameters: &Value, key: &str) -> Vec<(String, String)> {
     let map = parameters.get(key).and_then(Value::as_object);
     map.into_iter().flatten().map(|(name, value)| (name.clone(), plain(value))).collect()
 }
+
+/// A value with only the ends of the texts in it, of at most so many bytes each: what went wrong stands at the end.
+pub(super) fn ends(mut value: Value, limit: usize) -> Value {
+    for text in value.as_object_mut().into_iter().flatten().filter_map(|(_, value)| match value {
+        Value::String(text) => Some(text),
+        _ => None,
+    }) {
+        let start = text.ceil_char_boundary(text.len().saturating_sub(limit));
+        text.drain(..start);
+    }
+    value
+}
