@@ -135,7 +135,8 @@ pub const PLAIN_TOOLS: &[&str] = &["shell", "http", "ask"];
 /// The actions that a tool may be.
 pub const TOOL_ACTIONS: &[&str] = &["shell", "http", "mcp", "ask", "approve"];
 /// The keys of a tool.
-pub const TOOL: &[&str] = &["name", "description", "action", "with", "input", "idempotent", "timeout", "mcp", "only"];
+pub const TOOL: &[&str] =
+    &["name", "description", "action", "with", "input", "idempotent", "timeout", "mcp", "only", "prefix"];
 
 const MAX_TURNS: Shape = Shape::Number { min: 1, max: 1000 };
 const MODEL: Parameter = may("model", Shape::Text, "which model, as PROVIDER/MODEL; the run's by default");

@@ -58,7 +58,13 @@ impl ServerHandler for Tools {
         };
         let echo = json!({"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}});
         let any = json!({"type": "object"});
-        let tools = vec![tool("echo", echo), tool("big", any.clone()), tool("fail", any.clone()), tool("hang", any)];
+        let tools = vec![
+            tool("echo", echo),
+            tool("big", any.clone()),
+            tool("fail", any.clone()),
+            tool("hang", any.clone()),
+            tool("a.dotted/name", any),
+        ];
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -78,6 +84,7 @@ impl ServerHandler for Tools {
                 .to_string()
             }
             "big" => "x".repeat(usize::try_from(arguments["bytes"].as_u64().unwrap()).unwrap()),
+            "a.dotted/name" => "a dot and a slash".to_owned(),
             "fail" => return Ok(CallToolResult::error(vec![ContentBlock::text("it does not work")]).into()),
             "hang" => {
                 // A child of its own, which has to end with it.

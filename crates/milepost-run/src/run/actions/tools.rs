@@ -22,13 +22,15 @@ enum Kind {
     Plain(&'static str),
     /// An action with parameters in which what the model gave is filled in.
     Action { action: String, with: Value },
-    /// A tool of an MCP server.
-    Mcp(Arc<Server>),
+    /// A tool of an MCP server, by the name that the server knows.
+    Mcp { server: Arc<Server>, name: String },
 }
 
 struct One {
     told: Tool,
     kind: Kind,
+    /// Where it is from, for whoever looks why two have one name.
+    from: String,
     idempotent: Option<bool>,
     timeout_ms: u64,
 }
@@ -54,14 +56,18 @@ impl Tools {
             let idempotent = item.get("idempotent").and_then(Value::as_bool);
             let timeout_ms = text(item, "timeout").and_then(parse_duration_ms).unwrap_or(TIMEOUT_MS);
             if let Some(name) = item.as_str() {
-                all.extend(plain(name).map(|(kind, told)| One { told, kind, idempotent: None, timeout_ms }));
+                let from = "the tool of the graph".to_owned();
+                all.extend(plain(name).map(|(kind, told)| One { told, kind, from, idempotent: None, timeout_ms }));
             } else if let Some(server) = item.get("mcp") {
                 let server = fill_action("mcp", server, &step.names).map_err(Failed::Fatal)?;
+                let from = format!("the MCP server {}", address(&server));
                 let server = Arc::new(Server::open(&server, step).await?);
-                let only = texts(item, "only");
+                let (only, prefix) = (texts(item, "only"), text(item, "prefix").unwrap_or_default());
                 for told in server.tools().await? {
                     if only.is_empty() || only.contains(&told.name) {
-                        all.push(One { told, kind: Kind::Mcp(Arc::clone(&server)), idempotent, timeout_ms });
+                        let kind = Kind::Mcp { server: Arc::clone(&server), name: told.name.clone() };
+                        let told = Tool { name: fit_name(prefix, &told.name), ..told };
+                        all.push(One { told, kind, from: from.clone(), idempotent, timeout_ms });
                     }
                 }
             } else {
@@ -72,7 +78,8 @@ impl Tools {
                 };
                 let action = text(item, "action").unwrap_or_default().to_owned();
                 let with = item.get("with").cloned().unwrap_or_else(|| json!({}));
-                all.push(One { told, kind: Kind::Action { action, with }, idempotent, timeout_ms });
+                let from = "the tool of the graph".to_owned();
+                all.push(One { told, kind: Kind::Action { action, with }, from, idempotent, timeout_ms });
             }
         }
         if all.len() > MAX_TOOLS {
@@ -82,7 +89,10 @@ impl Tools {
             );
             return Err(Failed::Fatal(why));
         }
-        Ok(Self(all))
+        match same_name(&all) {
+            Some(why) => Err(Failed::Fatal(why)),
+            None => Ok(Self(all)),
+        }
     }
 
     /// What the model is told.
@@ -120,7 +130,7 @@ impl Tools {
                 names.insert("input".to_owned(), input.clone());
                 (action.clone(), actions.get(action).cloned(), fill_action(action, with, &names)?)
             }
-            Kind::Mcp(server) => {
+            Kind::Mcp { server, name } => {
                 let tool: Arc<dyn Action> = Arc::new(ServerTool(Arc::clone(server)));
                 ("mcp".to_owned(), Some(tool), json!({"tool": name, "arguments": input}))
             }
@@ -160,6 +170,46 @@ fn listed(names: &[String]) -> String {
         Some((last, before)) => format!("{} and {last}", before.join(", ")),
         None => String::new(),
     }
+}
+
+/// The longest name of a tool that every provider takes, in characters.
+const MAX_TOLD_NAME: usize = 64;
+
+/// A server's name of a tool as a model may be told it: letters, digits, `_` and `-`.
+fn fit_name(prefix: &str, name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
+    prefix.chars().chain(name.chars()).map(plain).take(MAX_TOLD_NAME).collect()
+}
+
+/// Where a server is: its address without what may be a secret, or its program.
+fn address(server: &Value) -> String {
+    let url = text(server, "url").map(|url| match reqwest::Url::parse(url) {
+        Ok(url) => format!("{}{}", url.origin().ascii_serialization(), url.path()),
+        Err(_) => shorten(&url.into(), 80),
+    });
+    url.unwrap_or_else(|| {
+        texts(server, "argv").first().map(|program| shorten(&program.as_str().into(), 80)).unwrap_or_default()
+    })
+}
+
+/// A model calls tools by their names: what is wrong when two have one.
+fn same_name(all: &[One]) -> Option<String> {
+    let mut seen: BTreeMap<&str, &One> = BTreeMap::new();
+    for one in all {
+        let Some(other) = seen.insert(&one.told.name, one) else { continue };
+        let name = &one.told.name;
+        let what = match (&other.kind, &one.kind) {
+            (Kind::Mcp { .. }, Kind::Mcp { .. }) if other.from != one.from => {
+                let servers = [other, one].map(|one| one.from.trim_start_matches("the MCP server "));
+                format!("the MCP servers {} and {} both have a tool {name:?}", servers[0], servers[1])
+            }
+            (Kind::Mcp { .. }, Kind::Mcp { .. }) => format!("two tools of {} are called {name:?}", one.from),
+            (Kind::Mcp { .. }, _) => format!("the tool {name:?} of the graph and {} have one name", other.from),
+            _ => format!("the tool {name:?} of the graph and {} have one name", one.from),
+        };
+        return Some(format!("{what}; name those that the agent needs with only, or tell them apart with prefix"));
+    }
+    None
 }
 
 /// What the model has to give: a JSON schema as it is, or names and what they are for.
