@@ -367,3 +367,36 @@ fn a_question_or_a_wait_that_cannot_end_as_it_is_written() {
     assert_eq!(one("wait", "until: '{{ session }}'"), "");
     assert_eq!(one("ask", "question: q, choices: [a, b], default: b, timeout: 1m"), "");
 }
+
+/// Also where a template does not run when it is looked at, and beside other mistakes.
+#[test]
+fn every_filter_and_test_that_is_not_there_is_told() {
+    let text = r#"
+memory: {go: true, l: [1], t: x}
+nodes:
+  a: {action: shell, with: {command: 'echo {% if memory.go %}{{ "x" | nosuchfilter }}{% endif %}'}}
+  b: {action: shell, with: {command: 'echo {% for x in memory.l %}{{ x is nosuchtest }}{% endfor %}'}}
+  c: {action: model, with: {prompt: '{{ memory.zz }} {{ memory.t | uppr | lower }}'}}
+  d: {action: model, with: {prompt: '{% filter shout %}{{ memory.t if memory.go is deffined else memory.t | trim | trimm }}{% endfilter %}'}}
+  e:
+    action: model
+    with:
+      prompt: |
+        {{ memory.t
+        | upper }}
+        {{ memory.t | nope }}
+  f: {action: model, with: {prompt: '{% macro m(x) %}{{ x | never }}{% endmacro %}{{ memory.l | map("upper") | join(",") | default("x") }}'}}
+start: [a, b, c, d, e, f]
+"#;
+    assert_snapshot!(told(text), @r#"
+    Error g.yaml:4:71: command: the template uses a filter "nosuchfilter", which is not there; use a filter of Jinja
+    Error g.yaml:5:75: command: the template uses a test "nosuchtest", which is not there; use a test of Jinja
+    Error g.yaml:6:41: prompt: the template uses memory.zz, which is not there; what is known: go, l, t
+    Error g.yaml:6:68: prompt: the template uses a filter "uppr", which is not there; use a filter of Jinja
+    Error g.yaml:7:48: prompt: the template uses a filter "shout", which is not there; use a filter of Jinja
+    Error g.yaml:7:84: prompt: the template uses a test "deffined", which is not there; use a test of Jinja
+    Error g.yaml:7:116: prompt: the template uses a filter "trimm", which is not there; use a filter of Jinja
+    Error g.yaml:14:23: prompt: the template uses a filter "nope", which is not there; use a filter of Jinja
+    Error g.yaml:15:61: prompt: the template uses a filter "never", which is not there; use a filter of Jinja
+    "#);
+}
