@@ -116,7 +116,7 @@ fn a_step_that_is_run_again_has_the_key_it_had() {
 
 #[test]
 fn a_person_who_stops_a_run_finds_it_paused_and_goes_on() {
-    for how in [Signal::INT, Signal::TERM] {
+    for how in [Signal::INT, Signal::TERM, Signal::HUP] {
         let place = Place::new();
         place.write("chain.yaml", CHAIN.replace("two: {", "two: {idempotent: true, "));
         let (mut child, id, out) = begin(&place, &["run", "chain.yaml"]);
