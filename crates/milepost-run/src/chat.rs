@@ -9,14 +9,14 @@ use milepost::context::request::MessagesRequest;
 use milepost::model::{Body, Seq};
 use milepost::{
     Channel, Chapter, Compact, Event, Mark, MarkQuery, Message, MessageQuery, Milepost, NewMark, NewSession, Point,
-    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Timestamp, Trigger, relative,
+    Result, Resume, Role, Session, SessionId, SessionInfo, Status, StoredMessage, Timestamp, Trigger, relative,
 };
 use milepost_model::delta::StatePath;
 use milepost_models::{Answer, Cancel, Error as ModelError, Limited, Model, Outcome, Piece, Request, Timer, Told};
 use serde_json::json;
 
 use crate::run::budget::{self, Purse};
-use crate::run::{Budget, Spent, wake};
+use crate::run::{Budget, Ledger, Spent, wake};
 
 /// The event that holds what had arrived of an answer.
 const PART: &str = "answer_part";
@@ -132,6 +132,7 @@ impl Chat {
         dialect: Dialect,
     ) -> Result<(Self, Left)> {
         let info = engine.store().session(id).await?;
+        refuse_a_run(engine, &info).await?;
         let session = engine.resume(id, how).await?.session;
         let state = engine.store().state(id).await?;
         let spent = match budget::recorded(&state, None) {
@@ -550,6 +551,22 @@ impl Chat {
         };
         self.session.release().await
     }
+}
+
+/// Whoever talks in a session leaves it paused, and its wake-up is the conversation's own: a run that waits there would wait for ever.
+async fn refuse_a_run(engine: &Milepost, info: &SessionInfo) -> Result<()> {
+    let id = info.id;
+    if Ledger::graph_text(&engine.store().state(id).await?).is_none() {
+        return Ok(());
+    }
+    if info.status == Status::Waiting || wake::due(engine, id).await?.is_some() {
+        return Err(milepost::Error::refused(
+            format!("talking in session {id}"),
+            "a run of a graph waits in it",
+            format!("go on with it by `milepost resume {id}`, or talk on a branch: `milepost sessions branch {id}`"),
+        ));
+    }
+    Ok(())
 }
 
 /// What the answers of a session cost, as far as they say.

@@ -672,3 +672,30 @@ steps:
     let id = text(&imported, "/sessions/0/sessionId").to_owned();
     assert_eq!(other.json(&["state", "get", &id, "execution.currentStepIndex"]), json!(2));
 }
+
+/// Whoever talks in a session that waits would take its wake-up from it.
+#[test]
+fn nobody_talks_in_a_session_whose_run_waits() {
+    let place = Place::new();
+    place.write("model.yaml", "replies: [{text: Hello.}]\nafter_last: repeat\n");
+    place.write("milepost.yaml", "model: scripted/model.yaml\n");
+    place.write(
+        "timer.yaml",
+        "nodes:\n  nap: {action: wait, with: {for: 300ms}}\n  after: {action: shell, needs: nap, with: {command: 'echo after >> effects'}}\n",
+    );
+    assert_eq!(place.run(&["run", "timer.yaml", "--patience", "0s"]).code, 11);
+    let id = text(&place.json(&["sessions", "list"]), "/sessions/0/sessionId").to_owned();
+    let ran = place.run(&["chat", "--session", &id, "hi"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let told = "a run of a graph waits in it";
+    assert!(ran.err.contains(told) && ran.err.contains("milepost resume") && ran.err.contains("branch"), "{}", ran.err);
+    assert_eq!(status(&place, &id), "waiting");
+    let branch = place.ok(&["sessions", "branch", &id]);
+    let branch = branch.split_whitespace().find(|word| word.starts_with("ses_")).unwrap().to_owned();
+    assert_eq!(place.ok(&["chat", "--session", &branch, "hi"]), "Hello.");
+    std::thread::sleep(std::time::Duration::from_millis(350));
+    place.ok(&["work", "--once"]);
+    assert_eq!((status(&place, &id).as_str(), effects(&place)), ("completed", vec!["after".to_owned()]));
+    // What is over can be talked about.
+    assert_eq!(place.ok(&["chat", "--session", &id, "hi"]), "Hello.");
+}
