@@ -699,3 +699,36 @@ fn nobody_talks_in_a_session_whose_run_waits() {
     // What is over can be talked about.
     assert_eq!(place.ok(&["chat", "--session", &id, "hi"]), "Hello.");
 }
+
+/// A part that fails is not tried again by itself.
+#[test]
+fn a_part_that_failed_is_told_as_what_it_is() {
+    let place = Place::new();
+    place.write("model.yaml", "replies: [{calls: [{name: shell, input: {command: 'exit 1'}}]}, {text: Hello.}]\n");
+    place.write("milepost.yaml", "model: scripted/model.yaml\n");
+    place.write("g.yaml", "nodes: {a: {action: agent, with: {prompt: go, tools: [shell]}}}\n");
+    let ran = place.run(&["run", "g.yaml"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let line = ran.err.lines().find(|line| line.contains("failed")).unwrap();
+    assert!(line.contains("a/turn_1.1.shell") && line.ends_with("failed: it ended with code 1"), "{line}");
+}
+
+/// What is offered is what helps: an approval that the run has gone on without is not asked for again.
+#[test]
+fn only_what_stands_in_the_way_is_to_be_approved() {
+    let place = Place::new();
+    place.write(
+        "g.yaml",
+        "nodes:
+  ok: {action: approve, with: {question: 'Deploy?', timeout: 50ms}}
+  ok2: {action: approve, on_error: go_on, with: {question: 'Too?', timeout: 50ms, default: 'no'}}
+  dep: {action: set, with: {x: 1}, needs: [ok, ok2]}
+memory: {x: 0}
+",
+    );
+    let ran = place.run(&["run", "g.yaml"]);
+    assert_eq!(ran.code, 10, "{}", ran.err);
+    let offered: Vec<&str> = ran.err.lines().filter(|line| line.contains("milepost approve")).collect();
+    assert!(offered.len() == 1 && offered[0].ends_with(" ok --change"), "{}", ran.err);
+    assert_eq!(place.run(&["approve", "last", "ok", "--change"]).code, 0);
+}
