@@ -732,3 +732,28 @@ memory: {x: 0}
     assert!(offered.len() == 1 && offered[0].ends_with(" ok --change"), "{}", ran.err);
     assert_eq!(place.run(&["approve", "last", "ok", "--change"]).code, 0);
 }
+
+/// Rounds are counted as `steps` counts them.
+#[test]
+fn rounds_are_counted_from_one() {
+    let place = Place::new();
+    place.write(
+        "g.yaml",
+        "memory: {n: 0}
+nodes:
+  a: {action: shell, with: {command: 'echo {{ iteration }} {{ memory.n }} >> effects'}}
+  b: {action: set, with: {n: {cel: memory.n + 1}}}
+edges: [{from: a, to: b}, {from: b, to: a, when: memory.n < 3, limit: 5}]
+",
+    );
+    place.ok(&["run", "g.yaml"]);
+    let id = text(&place.json(&["sessions", "list"]), "/sessions/0/sessionId").to_owned();
+    assert!(place.ok(&["steps", &id]).lines().any(|line| line.starts_with("a ") && line.contains(" 3 ")));
+    let none = place.run(&["run-again", &id, "a", "--round", "0"]);
+    assert_eq!(none.code, 2, "{}", none.err);
+    let none = place.run(&["run-again", &id, "a", "--round", "4"]);
+    assert!(none.code == 1 && none.err.contains("round 4 of it was never begun"), "{}", none.err);
+    std::fs::remove_file(place.file("effects")).unwrap();
+    place.ok(&["run-again", &id, "a", "--round", "3"]);
+    assert_eq!(effects(&place), ["2"]);
+}

@@ -73,7 +73,7 @@ impl Runner {
         let begun = self.beginnings(id).await?;
         let is_it = |one: &Beginning| one.node == again.node && one.round == round;
         let Some(number) = begun.iter().position(is_it) else {
-            let why = format!("round {round} of it was never begun");
+            let why = format!("round {} of it was never begun", round + 1);
             return Err(Error::refused(what(), why, "choose a step and a round that ran: `steps` lists them"));
         };
         let at = begun[number].before;
@@ -86,7 +86,7 @@ impl Runner {
             let nearest = self.nearest_whole(&begun, number).await;
             let instead = match nearest {
                 Some(one) if one.round > 0 => {
-                    format!("run {} of round {} again, the nearest that works", one.node, one.round)
+                    format!("run {} of round {} again, the nearest that works", one.node, one.round + 1)
                 }
                 Some(one) => format!("run {} again, the nearest step that works", one.node),
                 None => "no step of it can be run again: begin a new run".to_owned(),
