@@ -202,3 +202,33 @@ async fn a_tool_is_called_by_the_name_that_its_server_knows() {
     let said = serde_json::to_string(&scene.said(id, "a").await).unwrap();
     assert!(said.contains("a dot and a slash"), "{said}");
 }
+
+/// A server that says when to come again is not asked before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_busy_says_when_to_come_again() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    for (answer, is_limit) in [("429 Too Many Requests\r\nRetry-After: 60", true), ("503 Service Unavailable", false)] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut buffer = [0; 4096];
+                let _ = stream.read(&mut buffer).await;
+                let said = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                let _ = stream.write_all(said.as_bytes()).await;
+            }
+        });
+        let (scene, end, _) = call(&json!({"url": url}), "echo", json!({"text": "x"}), json!({})).await;
+        match is_limit {
+            true => {
+                let End::Waiting { until: Some(until), what } = &end else { panic!("{end:?}") };
+                assert_eq!(until.since_ms(scene.engine().await.source().now()), 60_000, "{what:?}");
+                assert_eq!(what[0].1, "a limit: the server answered with status 429");
+            }
+            false => {
+                let wanted = "the server answered with status 503";
+                assert!(matches!(&end, End::Paused { why, .. } if why == wanted), "{end:?}");
+            }
+        }
+    }
+}
