@@ -50,7 +50,8 @@ fn check_tool(item: &Tree, own: &[&str], reader: &mut Reader) -> Option<String> 
                 reader.wrong(&other.origin, key, "the tools of an MCP server bring their own", format!("remove {key}"));
             }
         }
-        let servers: Vec<&str> = ["argv", "url", "headers", "cwd", "env", "set", "max_output_bytes"].into();
+        let servers: Vec<&str> =
+            ["argv", "url", "headers", "env_headers", "cwd", "env", "set", "max_output_bytes"].into();
         reader.section(server, "mcp", &servers)?;
         if server.get("argv").is_some() == server.get("url").is_some() {
             reader.wrong(&server.origin, "mcp", "mcp needs one of argv, url", "write one of them");

@@ -29,7 +29,7 @@ use tokio::time::timeout;
 
 use super::group::{Group, confine};
 use super::tools::shorten;
-use super::{pairs, text, texts};
+use super::{env_headers, pairs, text, texts};
 use crate::graph::limits::MAX_TOOLS;
 use crate::run::action::{Action, After, Failed, Step};
 
@@ -295,8 +295,8 @@ fn over_http(
         return Err(wrong("the url", "it is neither http nor https".to_owned()));
     }
     let mut headers = HashMap::new();
-    for (name, value) in pairs(parameters, "headers").into_iter().chain([("idempotency-key".into(), step.key.clone())])
-    {
+    let own = [("idempotency-key".into(), step.key.clone())];
+    for (name, value) in pairs(parameters, "headers").into_iter().chain(env_headers(parameters)?).chain(own) {
         let name =
             HeaderName::from_bytes(name.as_bytes()).map_err(|error| wrong("a header's name", error.to_string()))?;
         let mut value =

@@ -19,7 +19,7 @@ use milepost::Milepost;
 use serde_json::Value;
 
 use super::Runner;
-use super::action::Action;
+use super::action::{Action, Failed};
 
 pub use group::end_commands;
 pub(super) use model::Models;
@@ -89,4 +89,22 @@ pub(super) fn ends(mut value: Value, limit: usize) -> Value {
         text.drain(..start);
     }
     value
+}
+
+/// Headers whose texts name variables of the environment, filled in when they are sent: what they are is written down nowhere.
+fn env_headers(parameters: &Value) -> Result<Vec<(String, String)>, Failed> {
+    let mut all = Vec::new();
+    for (name, written) in pairs(parameters, "env_headers") {
+        let mut parts = written.split("${");
+        let mut value = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let wrong = |why: String| Failed::Fatal(format!("env_headers.{name}: {why}"));
+            let (variable, rest) = part.split_once('}').ok_or_else(|| wrong("a ${ has no }".to_owned()))?;
+            let found = std::env::var(variable).map_err(|_| wrong(format!("the variable {variable} is not set")))?;
+            value.push_str(&found);
+            value.push_str(rest);
+        }
+        all.push((name, value));
+    }
+    Ok(all)
 }

@@ -13,9 +13,13 @@ use crate::graph::actions::Repeat;
 use crate::graph::limits::MAX_TOOLS;
 use crate::run::action::{Action, Failed, Step};
 use crate::run::fill::fill_action;
+use crate::run::secrets;
 
 /// How long a call may take unless the tool says otherwise (10 minutes).
 const TIMEOUT_MS: u64 = 600_000;
+
+/// How a secret of a server is given again.
+const GIVE_AGAIN: &str = "resume with --graph and its file, or with --set for what its templates use; env_headers and env need no secret there";
 
 enum Kind {
     /// An action whose parameters are what the model gave.
@@ -60,6 +64,9 @@ impl Tools {
                 all.extend(plain(name).map(|(kind, told)| One { told, kind, from, idempotent: None, timeout_ms }));
             } else if let Some(server) = item.get("mcp") {
                 let server = fill_action("mcp", server, &step.names).map_err(Failed::Fatal)?;
+                if let Some((place, token)) = secrets::lost(&server) {
+                    return Err(Failed::Pause(secrets::told(&format!("mcp.{place}"), token) + "; " + GIVE_AGAIN));
+                }
                 let from = format!("the MCP server {}", address(&server));
                 let server = Arc::new(Server::open(&server, step).await?);
                 let (only, prefix) = (texts(item, "only"), text(item, "prefix").unwrap_or_default());
@@ -135,6 +142,9 @@ impl Tools {
                 ("mcp".to_owned(), Some(tool), json!({"tool": name, "arguments": input}))
             }
         };
+        if let Some((place, token)) = secrets::lost(&parameters).filter(|_| secrets::acts(&kind)) {
+            return Err(secrets::told(&place, token) + "; get it anew, or ask for it");
+        }
         let action = action.ok_or_else(|| format!("the tool {name} wants the action {kind:?}, which is not there"))?;
         let repeat = match one.idempotent {
             Some(true) => Repeat::Idempotent,

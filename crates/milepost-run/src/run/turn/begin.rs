@@ -19,7 +19,7 @@ use crate::run::compare::differences;
 use crate::run::error::{Error, Result};
 use crate::run::ledger::{Entry, Ledger, Status, scope};
 use crate::run::parts::Parts;
-use crate::run::{fill, flow, next_key, step_key};
+use crate::run::{fill, flow, next_key, secrets, step_key};
 
 /// A step's number, and how it ended.
 type Ended = (usize, Result<Value, Failed>);
@@ -78,6 +78,13 @@ impl Turn<'_> {
             let node = self.graph.nodes[number].clone();
             let mut entry = self.entered(&node);
             let mut filled = self.filled(number, &entry);
+            if let Some(why) = filled.as_ref().ok().and_then(|(parameters, names)| {
+                let (at, is_lost) = (self.parts.at.keys(), self.lost.contains(&node.id));
+                secrets::missing(&node, &entry, parameters, names, at, is_lost)
+            }) {
+                self.pausing = Some((Some(node.id.clone()), why));
+                continue;
+            }
             if let Ok((parameters, _)) = &filled {
                 let input = self.input(number, &entry, parameters);
                 let is_same = entry.input.is_empty() || entry.input == input;

@@ -78,6 +78,8 @@ pub(super) struct Turn<'r> {
     waits: BTreeMap<String, Vec<(String, String)>>,
     /// The parts of uncertain steps that are, with their keys.
     uncertain: BTreeMap<String, Vec<(String, String)>>,
+    /// The nodes that were written with a secret, which the record of the graph does not have.
+    lost: BTreeSet<String>,
     /// Why nothing new is begun.
     pausing: Option<(Option<String>, String)>,
     /// A step that is another than the one that was recorded: nothing new is begun, and this is told.
@@ -123,6 +125,7 @@ impl<'r> Turn<'r> {
             seen: BTreeMap::new(),
             waits: BTreeMap::new(),
             uncertain: BTreeMap::new(),
+            lost: BTreeSet::new(),
             pausing: None,
             changed: None,
             heard: None,
@@ -159,6 +162,11 @@ impl<'r> Turn<'r> {
         if self.graph.budget != budget::recorded_of_graph(state) {
             self.ledger.set_of_run(&["graph_budget"], budget::to_value(&self.graph.budget));
         }
+    }
+
+    /// Which nodes were written with a secret that is not there any more.
+    pub fn has_lost(&mut self, lost: BTreeSet<String>) {
+        self.lost = lost;
     }
 
     pub fn note_graph(&mut self) {
