@@ -146,3 +146,39 @@ nodes:
     assert!(sent.contains(&format!("authorization: Bearer {SECRET}")), "{sent:?}");
     assert_not_kept(&place);
 }
+
+/// A graph inside has a memory of its own, and what its node says of failures is not about this.
+#[test]
+fn a_graph_inside_waits_for_its_secret_too() {
+    let place = Place::new();
+    place.write(
+        "g.yaml",
+        format!(
+            "memory: {{token: ''}}
+nodes:
+  sub:
+    action: graph
+    on_error: go_on
+    with:
+      memory: {{token: '{{{{ memory.token }}}}'}}
+      graph:
+        memory: {{token: ''}}
+        nodes:
+          use1: {USE}
+          q: {{action: ask, needs: use1, with: {{question: ok?}}}}
+          use2: {{action: shell, needs: q, with: {{command: 'echo \"$T\" >> seen', set: {{T: '{{{{ memory.token }}}}'}}}}}}
+"
+        ),
+    );
+    assert_eq!(place.run(&["run", "g.yaml", "--input", &format!("token={SECRET}")]).code, 11);
+    assert_eq!(seen(&place), [SECRET]);
+    let id = last(&place);
+    place.ok(&["answer", &id, "sub/q", "yes"]);
+    let ran = place.run(&["resume", &id]);
+    assert_eq!((ran.code, seen(&place).len()), (10, 1), "{}", ran.err);
+    assert!(ran.err.contains("at sub: sub/use2: set.T has [redacted:"), "{}", ran.err);
+    assert!(ran.err.contains("resume with --set execution.below.sub.memory.token=VALUE"), "{}", ran.err);
+    place.ok(&["resume", &id, "--set", &format!("execution.below.sub.memory.token={SECRET}")]);
+    assert_eq!(seen(&place), [SECRET, SECRET]);
+    assert_not_kept(&place);
+}

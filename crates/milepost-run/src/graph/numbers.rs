@@ -64,11 +64,12 @@ pub(super) fn teach(context: &mut Context) -> Result<(), DeclarationError> {
         left * right
     })?;
     context.add_function(divide, |left: Value, right: Value| {
-        let (left, right) = alike(left, right);
-        match right {
-            Value::Float(0.0) => Err(ExecutionError::DivisionByZero(left)),
-            right => left / right,
+        // Real numbers divide by zero as CEL says; a whole zero is a mistake, whatever it divides.
+        if matches!(right, Value::Int(0) | Value::UInt(0)) {
+            return Err(ExecutionError::DivisionByZero(left));
         }
+        let (left, right) = alike(left, right);
+        left / right
     })?;
     context.add_function(modulo, |left: Value, right: Value| -> ResolveResult {
         match alike(left, right) {

@@ -240,7 +240,7 @@ replies:
         "there is no tool \"fly\"; there are search, broken, pay",
         "the argument \"q\" is missing",
         "the arguments are not a JSON object",
-        "it ended with code 3: x",
+        r#"{"code":3,"stderr":"x\n","stdout":"","truncated":false}"#,
     ];
     for ((_, is_error, told), expected) in results.iter().zip(expected) {
         assert!(*is_error && told.contains(expected), "{told}");

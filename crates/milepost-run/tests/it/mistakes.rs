@@ -200,7 +200,7 @@ fn a_template_with_a_mistake() {
     assert_snapshot!(shell("echo {{ topic }}"), @r#"Error g.yaml:3:47: command: the template uses "topic", which is not there; what is known: attempt, iteration, key, memory, node, outputs, session"#);
     assert_snapshot!(shell("echo {{ memory.topci }}"), @"Error g.yaml:3:47: command: the template uses memory.topci, which is not there; did you mean topic?");
     assert_snapshot!(shell("echo {{ memory.topic"), @"Error g.yaml:3:54: command: the template does not parse: unexpected end of input, expected end of variable block; look at the brackets and quotes there; write {{ '{{' }} for two plain brackets");
-    assert_snapshot!(shell("echo {{ memory.topic | uper }}"), @"Error g.yaml:3:62: command: the template uses a filter that is not there (filter uper is unknown); use a filter of Jinja");
+    assert_snapshot!(shell("echo {{ memory.topic | uper }}"), @r#"Error g.yaml:3:62: command: the template uses a filter "uper", which is not there; use a filter of Jinja"#);
     assert_snapshot!(shell("echo {{ outputs.b }}"), @"Error g.yaml:3:47: command: the template uses outputs.b, which is not there; did you mean a?");
     assert_snapshot!(shell("{% for x in memory.topic %}{{ x }}{% endif %}"), @"Error g.yaml:3:76: command: the template does not parse: unknown statement endif; look at the brackets and quotes there; write {{ '{{' }} for two plain brackets");
     assert_eq!(

@@ -83,9 +83,10 @@ impl Action for Sub {
         match turn.go().await {
             Ok(End::Completed { outputs }) => Ok(Value::Object(outputs)),
             Ok(End::Paused { why, .. }) if step.purse.empty().is_some() => Err(Failed::Pause(why)),
-            Ok(End::Paused { node, why }) => Err(Failed::Fatal(
-                node.map_or_else(|| why.clone(), |node| format!("{}{node}: {why}", step.parts.scope)),
-            )),
+            Ok(End::Paused { node, why }) => {
+                let why = node.map_or_else(|| why.clone(), |node| format!("{}{node}: {why}", step.parts.scope));
+                Err(if turn.misses_secret() { Failed::Pause(why) } else { Failed::Fatal(why) })
+            }
             Ok(End::Waiting { until, what }) => {
                 let open = what.into_iter().map(|(name, what)| OpenPart {
                     name,

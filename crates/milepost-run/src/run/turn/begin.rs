@@ -83,6 +83,7 @@ impl Turn<'_> {
                 secrets::missing(&node, &entry, parameters, names, at, is_lost)
             }) {
                 self.pausing = Some((Some(node.id.clone()), why));
+                self.misses_secret = true;
                 continue;
             }
             if let Ok((parameters, _)) = &filled {

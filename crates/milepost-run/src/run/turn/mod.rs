@@ -80,6 +80,8 @@ pub(super) struct Turn<'r> {
     uncertain: BTreeMap<String, Vec<(String, String)>>,
     /// The nodes that were written with a secret, which the record of the graph does not have.
     lost: BTreeSet<String>,
+    /// A step cannot be begun without a secret that is not kept.
+    misses_secret: bool,
     /// Why nothing new is begun.
     pausing: Option<(Option<String>, String)>,
     /// A step that is another than the one that was recorded: nothing new is begun, and this is told.
@@ -126,6 +128,7 @@ impl<'r> Turn<'r> {
             waits: BTreeMap::new(),
             uncertain: BTreeMap::new(),
             lost: BTreeSet::new(),
+            misses_secret: false,
             pausing: None,
             changed: None,
             heard: None,
@@ -167,6 +170,11 @@ impl<'r> Turn<'r> {
     /// Which nodes were written with a secret that is not there any more.
     pub fn has_lost(&mut self, lost: BTreeSet<String>) {
         self.lost = lost;
+    }
+
+    /// Whether it paused because somebody has to give a secret again.
+    pub fn misses_secret(&self) -> bool {
+        self.misses_secret
     }
 
     pub fn note_graph(&mut self) {
