@@ -109,6 +109,7 @@ pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>, on: OnI
 pub struct Interrupts {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
 }
 
 /// Which way a command is stopped.
@@ -116,7 +117,7 @@ pub struct Interrupts {
 pub enum Stop {
     /// A person pressed Ctrl-C.
     Interrupt,
-    /// The system wants it to end.
+    /// The system wants it to end, or its terminal is gone.
     Terminate,
 }
 
@@ -126,6 +127,7 @@ impl Interrupts {
         tokio::select! {
             _ = self.interrupt.recv() => Stop::Interrupt,
             _ = self.terminate.recv() => Stop::Terminate,
+            _ = self.hangup.recv() => Stop::Terminate,
         }
     }
 
@@ -138,7 +140,11 @@ impl Interrupts {
 pub fn interrupts() -> Result<Interrupts> {
     use tokio::signal::unix::{SignalKind, signal};
     let listen = |kind| signal(kind).map_err(|error| Failed::system("listening for interrupts", error));
-    Ok(Interrupts { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    Ok(Interrupts {
+        interrupt: listen(SignalKind::interrupt())?,
+        terminate: listen(SignalKind::terminate())?,
+        hangup: listen(SignalKind::hangup())?,
+    })
 }
 
 #[cfg(windows)]

@@ -9,7 +9,8 @@ use milepost::context::request::MessagesRequest;
 use milepost::model::{Body, Seq};
 use milepost::{
     Channel, Chapter, Compact, Event, Mark, MarkQuery, Message, MessageQuery, Milepost, NewMark, NewSession, Point,
-    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Timestamp, Together, Trigger, relative,
+    Result, Resume, Role, Session, SessionId, SessionInfo, Status, StoredMessage, Timestamp, Together, Trigger,
+    relative,
 };
 use milepost_model::delta::StatePath;
 use milepost_models::{Answer, Cancel, Error as ModelError, Limited, Model, Outcome, Piece, Request, Timer, Told};
@@ -136,6 +137,7 @@ impl Chat {
         dialect: Dialect,
     ) -> Result<(Self, Left)> {
         let info = engine.store().session(id).await?;
+        refuse_a_run(engine, &info).await?;
         let session = engine.resume(id, how).await?.session;
         let purse = Counted::of(&session).await?;
         let chat = Self::with(session, model, dialect, purse);
@@ -542,6 +544,22 @@ impl Chat {
         };
         self.session.release().await
     }
+}
+
+/// Whoever talks in a session leaves it paused, and its wake-up is the conversation's own: a run that waits there would wait for ever.
+async fn refuse_a_run(engine: &Milepost, info: &SessionInfo) -> Result<()> {
+    let id = info.id;
+    if Ledger::graph_text(&engine.store().state(id).await?).is_none() {
+        return Ok(());
+    }
+    if info.status == Status::Waiting || wake::due(engine, id).await?.is_some() {
+        return Err(milepost::Error::refused(
+            format!("talking in session {id}"),
+            "a run of a graph waits in it",
+            format!("go on with it by `milepost resume {id}`, or talk on a branch: `milepost sessions branch {id}`"),
+        ));
+    }
+    Ok(())
 }
 
 /// What a session may cost and has cost, and whether that is kept in its state: else its messages tell it.

@@ -8,7 +8,7 @@ use super::runs::{Budgets, ENDS, HowToRun};
 
 const RUN_AGAIN_EXAMPLES: &str = "Examples:
   milepost run-again last draft --input prompt=\"In three sentences\"
-  milepost run-again 4k2m9x1q check --round 0
+  milepost run-again 4k2m9x1q check --round 1
 
 What came before the step is shared, what comes after it runs anew, on a branch
 of its own; the session is left alone. `milepost merge-back` brings home what
@@ -25,8 +25,8 @@ pub struct RunAgain {
     /// A parameter of the step, in place of the graph's: KEY=VALUE, JSON or a text
     #[arg(long, short, value_name = "KEY=VALUE")]
     pub input: Vec<String>,
-    /// The round of the step's loop, from 0; the last one by default
-    #[arg(long, value_name = "NUMBER")]
+    /// The round of the step's loop, from 1, as `milepost steps` counts; the last one by default
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub round: Option<u32>,
     /// Go on with this file instead of the graph that the run was begun with
     #[arg(long, value_name = "FILE")]

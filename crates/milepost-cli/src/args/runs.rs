@@ -235,8 +235,8 @@ pub struct Approve {
 /// Which question, and who answers it.
 #[derive(Debug, ClapArgs)]
 pub struct Answering {
-    /// The round of the node's loop, from 0; the one it is in by default
-    #[arg(long, value_name = "NUMBER")]
+    /// The round of the node's loop, from 1, as `milepost steps` counts; the one it is in by default
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub round: Option<u32>,
     /// Answer anew, in place of the answer that was given; not when the run has gone on with it
     #[arg(long)]

@@ -35,7 +35,8 @@ pub async fn run_again(app: &mut App, args: args::RunAgain) -> Result<ExitCode> 
         let why = format!("{} has no step {:?}: it has {}", graph.name, args.step, known.join(", "));
         return Err(Failed::missing(why).into());
     };
-    let again = Again { node: args.step.clone(), round: args.round, input: input(node, &args.input)? };
+    let again =
+        Again { node: args.step.clone(), round: args.round.map(|round| round - 1), input: input(node, &args.input)? };
     // As `resume` does: by the model that was said when the run began.
     let state = engine.store().state(id).await.map_err(milepost::Error::from)?;
     app.set("model", args.how.model.clone().or_else(|| remembered_model(&state).map(str::to_owned)));

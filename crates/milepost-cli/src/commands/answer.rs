@@ -41,7 +41,8 @@ async fn give(app: &mut App, session: &str, node: &str, value: &str, who: Answer
         return Err(Usage(format!("{value:?} is no answer to {node}: say one of {}", asked.choices.join(", "))).into());
     }
     let ledger = Ledger::read(&state).map_err(told)?;
-    let round = who.round.or_else(|| ledger.line(node).map(|entry| entry.iteration)).unwrap_or(0);
+    let round =
+        who.round.map(|round| round - 1).or_else(|| ledger.line(node).map(|entry| entry.iteration)).unwrap_or(0);
     let by = who.by.unwrap_or_else(me);
     let became = match who.change {
         true => match change_answer(&engine, id, node, round, value, &by).await.map_err(told)? {

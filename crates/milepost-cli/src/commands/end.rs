@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use milepost::{Milepost, SessionId};
-use milepost_run::graph::Graph;
+use milepost_run::graph::{Graph, OnError};
 use milepost_run::run::{End, Ledger, Runner, Status};
 use serde_json::{Map, Value, json};
 
@@ -43,7 +43,14 @@ async fn next(engine: &Milepost, session: SessionId, graph: &Graph, end: &End) -
         End::Paused { node, .. } => {
             let ledger = Ledger::read(&state).map_err(told)?;
             let is_denied = |name: &str| runner.asked(&state, graph, name).is_some_and(|asked| asked.is_approval);
-            let denied = ledger.nodes().filter(|(name, entry)| entry.status == Status::Failed && is_denied(name));
+            // What the run has gone on without is not asked for again.
+            let goes_on = |name: &str| {
+                let node = name.split(['/', '#']).next().and_then(|node| graph.find(node));
+                node.is_some_and(|node| graph.nodes[node].on_error == OnError::GoOn)
+            };
+            let denied = ledger
+                .nodes()
+                .filter(|(name, entry)| entry.status == Status::Failed && is_denied(name) && !goes_on(name));
             let mut next: Vec<String> =
                 denied.map(|(name, _)| format!("milepost approve {id} {name} --change")).collect();
             // Nobody answered in time: whoever goes on without an answer ends up here again.

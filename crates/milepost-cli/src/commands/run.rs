@@ -190,7 +190,7 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
         app.out.note(format!("changed since the run began: {}", plain(change)));
     }
     if given.is_none() {
-        note_newer_file(app, &graph);
+        note_newer_file(app, &graph, &state);
     }
     if args.dry_run || args.repeat_effects {
         for (step, key) in &before.repeats {
@@ -335,11 +335,21 @@ fn settled(state: &State, args: &ResumeRun) -> Result<BTreeMap<String, Settle>> 
 }
 
 /// A run goes on with the graph it was begun with; whoever changed the file since may have meant otherwise.
-fn note_newer_file(app: &App, graph: &Graph) {
+fn note_newer_file(app: &App, graph: &Graph, state: &State) {
     let is_other = std::fs::metadata(&graph.path).is_ok_and(|found| found.is_file() && found.len() < 1 << 20)
-        && std::fs::read_to_string(&graph.path).is_ok_and(|text| *text != *graph.text);
+        && std::fs::read_to_string(&graph.path)
+            .is_ok_and(|text| *text != *graph.text && !is_the_same(graph, &text, state));
     if is_other {
         let path = plain(&graph.path);
         app.out.note(format!("{path} was changed since; the run goes on as it was: say --graph {path} to change that"));
     }
+}
+
+/// Whether a file is what a run was begun with, whose secrets are not in the record: what it says is compared by its fingerprint.
+fn is_the_same(graph: &Graph, text: &str, state: &State) -> bool {
+    let recorded = state.pointer("/execution/graph/fingerprint").and_then(Value::as_str);
+    let now = || milepost_run::graph::check(graph.path.as_ref(), text, &[]).graph.map(|graph| graph.fingerprint());
+    milepost::context::redact::token(&graph.text).is_some()
+        && recorded.is_some()
+        && recorded.map(str::to_owned) == now()
 }

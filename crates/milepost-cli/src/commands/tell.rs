@@ -88,7 +88,10 @@ impl Teller {
         let said = match event.kind.as_str() {
             "step_intent" => format!("{} {}{again}", styles.info("started"), styles.dim(text("action"))),
             "step_outcome" if flag("ok") => format!("{} in {}", styles.good("done"), seconds(number("ms"))),
-            "step_outcome" if flag("final") => format!("{} {}", styles.bad("failed:"), plain(text("error"))),
+            // Parts of steps are not tried again by themselves.
+            "step_outcome" if flag("final") || !event.data.contains_key("retry_in_ms") => {
+                format!("{} {}", styles.bad("failed:"), plain(text("error")))
+            }
             "step_outcome" => format!(
                 "{} {}; attempt {} of {of} in {}",
                 styles.warn("failed:"),

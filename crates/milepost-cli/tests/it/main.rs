@@ -18,6 +18,7 @@ mod flags;
 mod graphs;
 mod imported;
 mod lists;
+mod lost_secrets;
 mod meant;
 mod moments;
 mod privacy;

@@ -116,7 +116,7 @@ fn a_step_that_is_run_again_has_the_key_it_had() {
 
 #[test]
 fn a_person_who_stops_a_run_finds_it_paused_and_goes_on() {
-    for how in [Signal::INT, Signal::TERM] {
+    for how in [Signal::INT, Signal::TERM, Signal::HUP] {
         let place = Place::new();
         place.write("chain.yaml", CHAIN.replace("two: {", "two: {idempotent: true, "));
         let (mut child, id, out) = begin(&place, &["run", "chain.yaml"]);
@@ -672,4 +672,89 @@ steps:
     let imported = other.json(&["sessions", "import", &place.file("out").display().to_string()]);
     let id = text(&imported, "/sessions/0/sessionId").to_owned();
     assert_eq!(other.json(&["state", "get", &id, "execution.currentStepIndex"]), json!(2));
+}
+
+/// Whoever talks in a session that waits would take its wake-up from it.
+#[test]
+fn nobody_talks_in_a_session_whose_run_waits() {
+    let place = Place::new();
+    place.write("model.yaml", "replies: [{text: Hello.}]\nafter_last: repeat\n");
+    place.write("milepost.yaml", "model: scripted/model.yaml\n");
+    place.write(
+        "timer.yaml",
+        "nodes:\n  nap: {action: wait, with: {for: 300ms}}\n  after: {action: shell, needs: nap, with: {command: 'echo after >> effects'}}\n",
+    );
+    assert_eq!(place.run(&["run", "timer.yaml", "--patience", "0s"]).code, 11);
+    let id = text(&place.json(&["sessions", "list"]), "/sessions/0/sessionId").to_owned();
+    let ran = place.run(&["chat", "--session", &id, "hi"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let told = "a run of a graph waits in it";
+    assert!(ran.err.contains(told) && ran.err.contains("milepost resume") && ran.err.contains("branch"), "{}", ran.err);
+    assert_eq!(status(&place, &id), "waiting");
+    let branch = place.ok(&["sessions", "branch", &id]);
+    let branch = branch.split_whitespace().find(|word| word.starts_with("ses_")).unwrap().to_owned();
+    assert_eq!(place.ok(&["chat", "--session", &branch, "hi"]), "Hello.");
+    std::thread::sleep(std::time::Duration::from_millis(350));
+    place.ok(&["work", "--once"]);
+    assert_eq!((status(&place, &id).as_str(), effects(&place)), ("completed", vec!["after".to_owned()]));
+    // What is over can be talked about.
+    assert_eq!(place.ok(&["chat", "--session", &id, "hi"]), "Hello.");
+}
+
+/// A part that fails is not tried again by itself.
+#[test]
+fn a_part_that_failed_is_told_as_what_it_is() {
+    let place = Place::new();
+    place.write("model.yaml", "replies: [{calls: [{name: shell, input: {command: 'exit 1'}}]}, {text: Hello.}]\n");
+    place.write("milepost.yaml", "model: scripted/model.yaml\n");
+    place.write("g.yaml", "nodes: {a: {action: agent, with: {prompt: go, tools: [shell]}}}\n");
+    let ran = place.run(&["run", "g.yaml"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let line = ran.err.lines().find(|line| line.contains("failed")).unwrap();
+    assert!(line.contains("a/turn_1.1.shell") && line.ends_with("failed: it ended with code 1"), "{line}");
+}
+
+/// What is offered is what helps: an approval that the run has gone on without is not asked for again.
+#[test]
+fn only_what_stands_in_the_way_is_to_be_approved() {
+    let place = Place::new();
+    place.write(
+        "g.yaml",
+        "nodes:
+  ok: {action: approve, with: {question: 'Deploy?', timeout: 50ms}}
+  ok2: {action: approve, on_error: go_on, with: {question: 'Too?', timeout: 50ms, default: 'no'}}
+  dep: {action: set, with: {x: 1}, needs: [ok, ok2]}
+memory: {x: 0}
+",
+    );
+    let ran = place.run(&["run", "g.yaml"]);
+    assert_eq!(ran.code, 10, "{}", ran.err);
+    let offered: Vec<&str> = ran.err.lines().filter(|line| line.contains("milepost approve")).collect();
+    assert!(offered.len() == 1 && offered[0].ends_with(" ok --change"), "{}", ran.err);
+    assert_eq!(place.run(&["approve", "last", "ok", "--change"]).code, 0);
+}
+
+/// Rounds are counted as `steps` counts them.
+#[test]
+fn rounds_are_counted_from_one() {
+    let place = Place::new();
+    place.write(
+        "g.yaml",
+        "memory: {n: 0}
+nodes:
+  a: {action: shell, with: {command: 'echo {{ iteration }} {{ memory.n }} >> effects'}}
+  b: {action: set, with: {n: {cel: memory.n + 1}}}
+edges: [{from: a, to: b}, {from: b, to: a, when: memory.n < 3, limit: 5}]
+",
+    );
+    place.ok(&["run", "g.yaml"]);
+    let id = text(&place.json(&["sessions", "list"]), "/sessions/0/sessionId").to_owned();
+    assert!(place.ok(&["steps", &id]).lines().any(|line| line.starts_with("a ") && line.contains(" 3 ")));
+    let none = place.run(&["run-again", &id, "a", "--round", "0"]);
+    assert_eq!(none.code, 2, "{}", none.err);
+    let none = place.run(&["run-again", &id, "a", "--round", "4"]);
+    assert!(none.code == 1 && none.err.contains("round 4 of it was never begun"), "{}", none.err);
+    std::fs::remove_file(place.file("effects")).unwrap();
+    place.ok(&["run-again", &id, "a", "--round", "3"]);
+    assert_eq!(effects(&place), ["2"]);
 }

@@ -296,6 +296,11 @@ pub(super) fn tokens(text: &str) -> Vec<Range<usize>> {
     if text.contains("[redacted:") { TOKEN.find_iter(text).map(|token| token.range()).collect() } else { Vec::new() }
 }
 
+/// The first token of a redaction in a text: something was taken out there.
+pub fn token(text: &str) -> Option<&str> {
+    tokens(text).into_iter().next().and_then(|token| text.get(token))
+}
+
 /// Whether a text is nothing but tokens of earlier redactions.
 pub(super) fn is_token(text: &str) -> bool {
     text.starts_with("[redacted:") && TOKEN.replace_all(text, "").trim().is_empty()

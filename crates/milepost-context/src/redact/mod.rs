@@ -50,6 +50,7 @@ use milepost_model::{Message, State};
 use serde_json::Value;
 use zeroize::{Zeroize, Zeroizing};
 
+pub use assign::token;
 pub use restore::{restore, restore_message, restore_text};
 pub use rules::{DEFAULT_KEYS, Rules, RulesError};
 

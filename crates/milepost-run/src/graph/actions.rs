@@ -138,8 +138,10 @@ pub const PLAIN_TOOLS: &[&str] = &["shell", "http", "ask"];
 /// The actions that a tool may be.
 pub const TOOL_ACTIONS: &[&str] = &["shell", "http", "mcp", "ask", "approve"];
 /// The keys of a tool.
-pub const TOOL: &[&str] = &["name", "description", "action", "with", "input", "idempotent", "timeout", "mcp", "only"];
+pub const TOOL: &[&str] =
+    &["name", "description", "action", "with", "input", "idempotent", "timeout", "mcp", "only", "prefix"];
 
+const ENV_HEADERS: &str = "further headers in which ${NAME} is a variable of the environment when it is sent: the place for secrets, which are not kept";
 const MAX_TURNS: Shape = Shape::Number { min: 1, max: 1000 };
 const MODEL: Parameter = may("model", Shape::Text, "which model, as PROVIDER/MODEL; the run's by default");
 const SYSTEM: Parameter = may("system", Shape::Template, "instructions");
@@ -193,6 +195,7 @@ pub const ACTIONS: &[Action] = &[
             must("url", Shape::Template, "where to"),
             may("method", Shape::Choice(METHODS), "GET by default, POST with a body"),
             may("headers", Shape::TemplateMap, "further headers"),
+            may("env_headers", Shape::TemplateMap, ENV_HEADERS),
             may("body", Shape::Template, "what is sent"),
             may("json", Shape::Any, "what is sent, as JSON"),
             may("ok", Shape::Numbers { min: 100, max: 599 }, "the statuses that are a success; 200 to 299 by default"),
@@ -328,6 +331,7 @@ pub const ACTIONS: &[Action] = &[
             must("tool", Shape::Template, "the tool"),
             may("arguments", Shape::AnyMap, "its arguments"),
             may("headers", Shape::TemplateMap, "further headers, with url"),
+            may("env_headers", Shape::TemplateMap, ENV_HEADERS),
             may("cwd", Shape::Template, "the directory to run argv in; the session's by default"),
             may(
                 "env",

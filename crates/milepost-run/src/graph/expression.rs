@@ -12,6 +12,7 @@ use milepost_document::{Node as Tree, Origin};
 use serde_json::{Map, Number, Value};
 
 use super::limits::{MAX_EXPRESSION_BYTES, MAX_EXPRESSION_PARTS};
+use super::numbers;
 use super::types::{self, Type};
 
 /// A compiled expression.
@@ -20,6 +21,8 @@ pub struct Expression {
     /// The text, with its place in the file.
     written: Arc<Tree>,
     program: Arc<Program>,
+    /// The same, with numbers that mix.
+    mixing: Arc<IdedExpr>,
 }
 
 impl fmt::Debug for Expression {
@@ -57,7 +60,11 @@ impl Expression {
             return Err(at_start(why, "compute part of it in a node of its own"));
         }
         match Program::compile(text) {
-            Ok(program) => Ok(Self { written: Arc::new(written.clone()), program: Arc::new(program) }),
+            Ok(program) => {
+                let mut mixing = program.expression().clone();
+                numbers::mix(&mut mixing);
+                Ok(Self { written: Arc::new(written.clone()), program: Arc::new(program), mixing: Arc::new(mixing) })
+            }
             Err(errors) => {
                 let first = errors.errors.first();
                 let place = |n: isize| usize::try_from(n).unwrap_or(0).saturating_sub(1);
@@ -114,10 +121,11 @@ impl Expression {
     /// Evaluates it.
     pub fn evaluate(&self, names: &Map<String, Value>) -> Result<Value, String> {
         let mut context = Context::default();
+        numbers::teach(&mut context).map_err(|error| error.to_string())?;
         for (name, value) in names {
             context.add_variable_from_value(name.as_str(), to_cel(value));
         }
-        let given = self.program.execute(&context).map_err(|error| tidy(&error.to_string()))?;
+        let given = context.resolve(&self.mixing).map_err(|error| tidy(&error.to_string()))?;
         from_cel(&given)
     }
 

@@ -16,6 +16,7 @@ mod draw;
 mod expression;
 mod inside;
 pub mod limits;
+mod numbers;
 mod parameters;
 mod read;
 mod rules;

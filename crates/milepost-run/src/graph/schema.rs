@@ -62,7 +62,8 @@ pub fn schema() -> Value {
                     "idempotent": {"type": "boolean", "description": "whether it may run again when nobody knows whether it ran"},
                     "timeout": {"$ref": "#/$defs/duration", "description": "how long a call may take; 10 minutes by default"},
                     "mcp": {"type": "object", "description": "an MCP server, as the action mcp names it: all its tools"},
-                    "only": {"$ref": "#/$defs/texts", "description": "of an MCP server, only these tools"}
+                    "only": {"$ref": "#/$defs/texts", "description": "of an MCP server, only these tools"},
+                    "prefix": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,31}$", "description": "of an MCP server, what the names of its tools begin with, to tell them from others"}
                 }
             },
             "edge": {

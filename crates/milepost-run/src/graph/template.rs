@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use milepost_document::nearest;
+use minijinja::machinery::{Instruction, get_compiled_template};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Object;
-use minijinja::{Environment, ErrorKind, UndefinedBehavior};
+use minijinja::{Environment, ErrorKind, Template, UndefinedBehavior};
 use serde_json::{Map, Value};
 
 use super::expression::{Mistake, listed};
@@ -135,12 +137,7 @@ pub(crate) fn check(text: &str, names: &BTreeMap<String, Type>) -> Vec<Mistake> 
             found.push(Mistake { line, column, why: what, instead });
         }
     }
-    // Filters and tests are looked up when the template runs: run it once over values of any kind.
-    if found.is_empty()
-        && let Some(mistake) = unknown_filter(text, &environment)
-    {
-        found.push(mistake);
-    }
+    found.extend(unknown_filters(text, &template, &environment));
     found
 }
 
@@ -204,21 +201,49 @@ fn unknown(path: &[&str], names: &BTreeMap<String, Type>) -> Option<(String, Str
     None
 }
 
-/// Every filter and test that is named has to be known.
-fn unknown_filter(text: &str, environment: &Environment<'_>) -> Option<Mistake> {
-    let rendered = environment.render_str(text, minijinja::Value::UNDEFINED);
-    let error = rendered.err()?;
-    let what = match error.kind() {
-        ErrorKind::UnknownFilter => "filter",
-        ErrorKind::UnknownTest => "test",
-        ErrorKind::UnknownFunction => "function",
-        _ => return None,
+/// Every filter and test that is named has to be known, whether or not the template would come by it.
+fn unknown_filters(text: &str, template: &Template<'_, '_>, environment: &Environment<'_>) -> Vec<Mistake> {
+    let compiled = get_compiled_template(template);
+    let mut state = environment.empty_state();
+    let mut found = Vec::new();
+    for instructions in std::iter::once(&compiled.instructions).chain(compiled.blocks.values()) {
+        for (number, instruction) in (0..).map_while(|number| Some((number, instructions.get(number)?))) {
+            let (what, name, is_known) = match instruction {
+                // Asked without a value, what is there complains of that.
+                Instruction::ApplyFilter(name, ..) => {
+                    let asked = state.apply_filter(name, &[]).map(drop);
+                    ("filter", *name, asked.err().is_none_or(|error| error.kind() != ErrorKind::UnknownFilter))
+                }
+                Instruction::PerformTest(name, ..) => {
+                    let asked = state.perform_test(name, &[]).map(drop);
+                    ("test", *name, asked.err().is_none_or(|error| error.kind() != ErrorKind::UnknownTest))
+                }
+                _ => continue,
+            };
+            if is_known {
+                continue;
+            }
+            let span = instructions.get_span(number);
+            let at = span.map_or(0, |span| place_in(text, name, span.start_offset as usize..span.end_offset as usize));
+            let line = text.get(..at).unwrap_or_default().matches('\n').count();
+            let why = format!("the template uses a {what} {name:?}, which is not there");
+            found.push(Mistake { line, column: column_of(text, at), why, instead: format!("use a {what} of Jinja") });
+        }
+    }
+    found
+}
+
+/// Where a filter or test is named in an expression: as its last word of that kind.
+fn place_in(text: &str, name: &str, expression: Range<usize>) -> usize {
+    let start = expression.start;
+    let inside = text.get(expression).unwrap_or_default();
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let is_whole = |at: &usize| {
+        let before = inside.get(..*at).and_then(|before| before.chars().next_back());
+        let after = inside.get(at + name.len()..).and_then(|after| after.chars().next());
+        !before.is_some_and(is_word) && !after.is_some_and(is_word)
     };
-    let line = error.line().unwrap_or(1).saturating_sub(1);
-    let column = error.range().map_or(0, |range| column_of(text, range.start));
-    let told = error.detail().unwrap_or_default();
-    let why = format!("the template uses a {what} that is not there ({told})");
-    Some(Mistake { line, column, why, instead: format!("use a {what} of Jinja") })
+    start + inside.match_indices(name).map(|(at, _)| at).filter(is_whole).last().unwrap_or(0)
 }
 
 fn column_of(text: &str, byte: usize) -> usize {

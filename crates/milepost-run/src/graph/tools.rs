@@ -9,6 +9,9 @@ use super::limits::{MAX_CHECKS, MAX_DURATION_MS, MAX_TOOLS};
 use super::parameters::check_parameters;
 use super::read::is_name;
 
+/// The longest beginning that the names of a server's tools are given.
+const MAX_PREFIX_BYTES: usize = 32;
+
 pub(super) fn check_tools(tree: &Tree, own: &[&str], reader: &mut Reader) {
     let Some(items) = reader.list(tree, "tools") else { return };
     if items.len() > MAX_TOOLS {
@@ -47,12 +50,24 @@ fn check_tool(item: &Tree, own: &[&str], reader: &mut Reader) -> Option<String> 
                 reader.wrong(&other.origin, key, "the tools of an MCP server bring their own", format!("remove {key}"));
             }
         }
-        let servers: Vec<&str> = ["argv", "url", "headers", "cwd", "env", "set", "max_output_bytes"].into();
+        let servers: Vec<&str> =
+            ["argv", "url", "headers", "env_headers", "cwd", "env", "set", "max_output_bytes"].into();
         reader.section(server, "mcp", &servers)?;
         if server.get("argv").is_some() == server.get("url").is_some() {
             reader.wrong(&server.origin, "mcp", "mcp needs one of argv, url", "write one of them");
         }
+        if let Some(prefix) = item.get("prefix")
+            && let Some(text) = reader.text(prefix, "prefix")
+            && !(is_name(&text) && text.len() <= MAX_PREFIX_BYTES)
+        {
+            let shown: String = text.chars().take(80).collect();
+            let why = format!("{shown:?} is no beginning of a name: letters, digits and _, at most {MAX_PREFIX_BYTES}");
+            reader.wrong(&prefix.origin, "prefix", why, "choose another");
+        }
         return None;
+    }
+    if let Some(prefix) = item.get("prefix") {
+        reader.wrong(&prefix.origin, "prefix", "only the tools of an MCP server are given one", "remove prefix");
     }
     let Some(action) = item.get("action") else {
         reader.wrong(

@@ -109,6 +109,13 @@ pub struct After {
 pub enum Failed {
     /// It may work the next time.
     Transient(String),
+    /// It came to its end and says that it failed, as a command does with its code. It may work the next time.
+    Said {
+        /// Why, in a line.
+        why: String,
+        /// What it gave all the same: the end of it is kept with the failure, and a model that called it sees it.
+        gave: Value,
+    },
     /// It will not work the next time either.
     Fatal(String),
     /// Nobody knows whether it had its effect: the other side was lost in the middle. It is tried again only where that is

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::{Error, Result};
 use super::ledger::{Entry, Ledger};
-use super::{End, Runner};
+use super::{As, End, Runner, secrets};
 use crate::graph::Graph;
 
 /// The longest summary (64 KiB).
@@ -62,9 +62,10 @@ impl Runner {
         let store = self.engine.store();
         let state = store.state(id).await.map_err(milepost::Error::from)?;
         let graph = match graph {
-            Some(graph) => graph.clone(),
-            None => self.recorded_graph(&state)?,
+            Some(graph) => As::given(graph.clone()),
+            None => As::recorded(self.recorded_graph(&state)?, &state),
         };
+        let As { graph, lost, .. } = graph;
         if graph.find(&again.node).is_none() {
             return Err(Error::refused(what(), "the graph has no such node", "name one of its nodes"));
         }
@@ -75,7 +76,7 @@ impl Runner {
         begun.retain(|one| !one.node.contains('/'));
         let is_it = |one: &Beginning| one.node == again.node && one.round == round;
         let Some(number) = begun.iter().position(is_it) else {
-            let why = format!("round {round} of it was never begun");
+            let why = format!("round {} of it was never begun", round + 1);
             return Err(Error::refused(what(), why, "choose a step and a round that ran: `steps` lists them"));
         };
         let at = begun[number].before;
@@ -88,7 +89,7 @@ impl Runner {
             let nearest = self.nearest_whole(&begun, number).await;
             let instead = match nearest {
                 Some(one) if one.round > 0 => {
-                    format!("run {} of round {} again, the nearest that works", one.node, one.round)
+                    format!("run {} of round {} again, the nearest that works", one.node, one.round + 1)
                 }
                 Some(one) => format!("run {} again, the nearest step that works", one.node),
                 None => "no step of it can be run again: begin a new run".to_owned(),
@@ -99,17 +100,24 @@ impl Runner {
         let session = self.engine.branch_at(at, new).await?;
         let branch = session.id();
         let replaced = (!again.input.is_empty()).then(|| Value::Object(again.input.clone()));
-        let mut ledger = Ledger::read(&session.state().await?)?;
+        let state = session.state().await?;
+        let mut ledger = Ledger::read(&state)?;
         ledger.forget_parts(&again.node);
         ledger.set_node(&again.node, Entry { iteration: round, again: true, replaced, ..Entry::default() });
-        ledger.set_graph(&graph);
+        if Ledger::graph_text(&state).is_none_or(|(_, text)| text != *graph.text) {
+            ledger.set_graph(&graph);
+        }
         let mut together = ledger.take_changes();
         let told = json!({"node": again.node, "iteration": round, "of": id.to_string(), "input": again.input});
         together.events.push(Event::new("step_again", told));
         session.record(together).await?;
         session.activate().await?;
-        let state = session.state().await?;
-        let end = Box::pin(self.run(session, graph, &state, &Default::default(), false)).await?;
+        // What is stored of the input is redacted; the step begins with what it was given.
+        let place = ["execution", "nodes", again.node.as_str(), "replaced"];
+        let given = [(place.into_iter().fold(StatePath::root(), StatePath::key), Value::Object(again.input.clone()))];
+        let state = secrets::given_again(session.state().await?, &given);
+        let graph = As { lost, ..As::given(graph) };
+        let end = Box::pin(self.run(session, graph, &state, &Default::default())).await?;
         Ok((branch, end))
     }
 

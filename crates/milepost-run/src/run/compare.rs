@@ -302,6 +302,13 @@ fn reads(graph: &Graph, node: &Node) -> Vec<Vec<String>> {
     paths
 }
 
+/// The names that templates and expressions in parameters use.
+pub(super) fn names_in(parameters: &Value) -> Vec<Vec<String>> {
+    let mut paths = Vec::new();
+    walk(parameters, &mut paths);
+    paths
+}
+
 /// The names that templates in a value use.
 fn walk(value: &Value, paths: &mut Vec<Vec<String>>) {
     match value {

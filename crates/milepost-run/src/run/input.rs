@@ -80,9 +80,6 @@ impl Saw {
     }
 }
 
-/// What is said where nobody knows any more what a step was begun with.
-pub(super) const UNKNOWN: &str = "its parameters are others than those it was begun with";
-
 impl Runner {
     /// What the templates of a step saw when it was begun, as the log tells: what the run knew then. None when that cannot be
     /// read any more.
@@ -149,9 +146,8 @@ impl Runner {
                 continue;
             }
             // What other steps wrote since is no other input.
-            let Some(saw) = self.saw((id, &At::root()), name, node, entry).await? else {
-                return Err(Error::Changed { node: name.to_owned(), difference: UNKNOWN.to_owned() });
-            };
+            // Where nobody knows what it was begun with, or a secret is missing, that is found when it is begun.
+            let Some(saw) = self.saw((id, &At::root()), name, node, entry).await? else { continue };
             let by_hand: BTreeSet<&str> = ledger.by_hand().chain(given.iter().map(String::as_str)).collect();
             let Ok(now) = fill_step(node, entry, &saw.names_with(by_hand.into_iter(), ledger.memory())) else {
                 continue;

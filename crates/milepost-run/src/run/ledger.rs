@@ -132,6 +132,11 @@ impl At {
         Self(parts)
     }
 
+    /// As keys, one inside of the other.
+    pub fn keys(&self) -> &[String] {
+        &self.0
+    }
+
     /// How many steps it lies below.
     pub fn depth(&self) -> usize {
         self.0.len() / 2

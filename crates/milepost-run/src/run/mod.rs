@@ -19,14 +19,16 @@ mod input;
 mod ledger;
 mod parts;
 mod replay;
+mod secrets;
 mod turn;
 pub(crate) mod wake;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use milepost::{Event, Milepost, NewSession, Point, Resume, Session, SessionId, State, Timestamp};
+use milepost_model::delta::StatePath;
 use milepost_models::{Cancel, Model, Piece, Timer};
 use serde_json::{Map, Value, json};
 
@@ -105,6 +107,28 @@ pub const MAX_LIMITS: u32 = 1000;
 
 /// How long a node's request over HTTP may take unless the node says otherwise with `timeout` (10 minutes).
 pub const HTTP_TIMEOUT_MS: u64 = 600_000;
+
+/// The graph of a run, and how it came to it.
+struct As {
+    graph: Graph,
+    /// The nodes that were written with a secret, which the record of the graph does not have.
+    lost: BTreeSet<String>,
+    is_changed: bool,
+    /// Values of the state that somebody gave, in clear.
+    given: Arc<[(StatePath, Value)]>,
+}
+
+impl As {
+    /// As somebody gave it.
+    fn given(graph: Graph) -> Self {
+        Self { graph, lost: BTreeSet::new(), is_changed: false, given: Arc::default() }
+    }
+
+    /// As the record has it.
+    fn recorded(graph: Graph, state: &State) -> Self {
+        Self { lost: secrets::of_graph(&graph, state), ..Self::given(graph) }
+    }
+}
 
 /// Runs graphs on an engine.
 #[derive(Clone)]
@@ -258,10 +282,13 @@ impl Runner {
         if new.patch.is_empty() {
             new.patch = milepost::SessionPatch::new().title(graph.name.clone());
         }
+        // What is stored of it is redacted; the run begins with what it was given.
+        let memory = new.state.section("memory").cloned().unwrap_or_default();
         let session = self.engine.create(new).await?;
         let id = session.id();
-        let state = session.state().await?;
-        let end = Box::pin(self.run(session, graph.clone(), &state, &BTreeMap::new(), false)).await?;
+        let mut state = session.state().await?;
+        *state.section_mut("memory") = memory;
+        let end = Box::pin(self.run(session, As::given(graph.clone()), &state, &BTreeMap::new())).await?;
         Ok((id, end))
     }
 
@@ -279,9 +306,11 @@ impl Runner {
         } else {
             *state.section_mut("memory") = Value::Object(memory);
         }
-        session.set_state(Ledger::initial(graph, state)).await?;
-        let state = session.state().await?;
-        Box::pin(self.run(session, graph.clone(), &state, &BTreeMap::new(), false)).await
+        let given = Ledger::initial(graph, state);
+        session.set_state(given.clone()).await?;
+        let mut state = session.state().await?;
+        *state.section_mut("memory") = given.section("memory").cloned().unwrap_or_default();
+        Box::pin(self.run(session, As::given(graph.clone()), &state, &BTreeMap::new())).await
     }
 
     /// The graph that a session's run was begun with.
@@ -300,9 +329,9 @@ impl Runner {
     ) -> Result<(End, Changes)> {
         let (state, point) = self.whole_to_resume(id, &how).await?;
         let how = Resume { point, ..how };
-        let graph = match graph {
-            Some(graph) => graph.clone(),
-            None => self.recorded_graph(&state)?,
+        let As { graph, lost, .. } = match graph {
+            Some(graph) => As::given(graph.clone()),
+            None => As::recorded(self.recorded_graph(&state)?, &state),
         };
         let changes = self.accept(id, &graph, &state, &how, settle).await?;
         self.refuse_repeats(id, &graph, &state, &how).await?;
@@ -327,7 +356,9 @@ impl Runner {
                 return Err(error);
             }
         }
-        let end = Box::pin(self.run(resumed.session, graph, &resumed.state, settle, !changes.is_empty())).await?;
+        let state = secrets::given_again(resumed.state, &how.set);
+        let graph = As { graph, lost, is_changed: !changes.is_empty(), given: how.set.into() };
+        let end = Box::pin(self.run(resumed.session, graph, &state, settle)).await?;
         Ok((end, changes))
     }
 
@@ -339,14 +370,8 @@ impl Runner {
         checked.graph.ok_or_else(|| Error::refused("resuming the run with its own graph", why, "name a graph's file"))
     }
 
-    async fn run(
-        &self,
-        session: Session,
-        graph: Graph,
-        state: &State,
-        settle: &BTreeMap<String, Settle>,
-        is_changed: bool,
-    ) -> Result<End> {
+    async fn run(&self, session: Session, how: As, state: &State, settle: &BTreeMap<String, Settle>) -> Result<End> {
+        let As { graph, lost, is_changed, given } = how;
         let mut ledger = Ledger::read(state)?;
         for (key, value) in &graph.memory {
             if !ledger.memory().contains_key(key) {
@@ -371,6 +396,7 @@ impl Runner {
             scope: String::new(),
             node: String::new(),
             settle: Arc::new(settle.clone()),
+            given,
             path: graph.path.as_str().into(),
             directory: working_directory(state),
             policy: Arc::new(session.policy().clone()),
@@ -381,6 +407,7 @@ impl Runner {
         let mut turn = Turn::new(self, Log::Session(session), graph, ledger, actions, parts, purse);
         turn.listen(notes);
         turn.has_heard(asked);
+        turn.has_lost(lost);
         if is_changed {
             turn.note_graph(compare::begun_with(state, &self.own_actions()));
         }

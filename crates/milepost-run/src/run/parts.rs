@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use milepost::{Event, Milepost, NewMark, Together};
+use milepost_model::delta::StatePath;
 use milepost_model::{Message, Policy, SessionId};
 use milepost_models::Cancel;
 use serde_json::{Value, json};
@@ -14,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::action::{Failed, OpenBecause, OpenPart, Step};
 use super::compare::differences;
 use super::ledger::{At, Ledger, Status};
+use super::secrets::given_again;
 use super::{Settle, next_key, step_key};
 use crate::graph::actions::Repeat;
 
@@ -65,6 +67,8 @@ pub(crate) struct Parts {
     pub node: String,
     /// What somebody found out, by whole names.
     pub settle: Arc<BTreeMap<String, Settle>>,
+    /// Values of the state that somebody gave, in clear.
+    pub given: Arc<[(StatePath, Value)]>,
     /// The file of the graph that the step stands in.
     pub path: Arc<str>,
     /// The session's working directory, if it has one that is there: whoever goes on with it may stand elsewhere.
@@ -107,7 +111,7 @@ impl Parts {
     /// The parts as they are recorded.
     pub async fn open(&self) -> Result<Open, Failed> {
         let state = self.engine.store().state(self.session).await;
-        let state = state.map_err(|error| Failed::Transient(error.to_string()))?;
+        let state = given_again(state.map_err(|error| Failed::Transient(error.to_string()))?, &self.given);
         let ledger = Ledger::read_at(&state, self.at.clone()).map_err(|error| Failed::Fatal(error.to_string()))?;
         Ok(Open { parts: self.clone(), ledger })
     }

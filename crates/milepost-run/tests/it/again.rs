@@ -170,7 +170,7 @@ async fn a_step_is_run_again_with_other_input_on_a_branch() {
     assert_eq!(scene.section(id, "execution").await, before, "the session itself is left alone");
     let refused = Again { node: "b".into(), round: Some(3), ..Again::default() };
     let error = scene.runner(&engine).rerun(id, &refused, None, NewSession::default()).await.unwrap_err();
-    assert!(error.to_string().contains("round 3"), "{error}");
+    assert!(error.to_string().contains("round 4"), "{error}");
     let refused = Again { node: "zzz".into(), ..Again::default() };
     assert!(scene.runner(&engine).rerun(id, &refused, None, NewSession::default()).await.is_err());
 }

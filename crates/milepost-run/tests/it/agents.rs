@@ -240,7 +240,7 @@ replies:
         "there is no tool \"fly\"; there are search, broken, pay",
         "the argument \"q\" is missing",
         "the arguments are not a JSON object",
-        "it ended with code 3: x",
+        r#"{"code":3,"stderr":"x\n","stdout":"","truncated":false}"#,
     ];
     for ((_, is_error, told), expected) in results.iter().zip(expected) {
         assert!(*is_error && told.contains(expected), "{told}");
@@ -353,4 +353,63 @@ async fn mistakes_in_tools_are_found_before_the_run() {
     ] {
         assert!(found(tools).contains(expected), "{tools}: {}", found(tools));
     }
+}
+
+/// What the model gives beside what a tool offers never reaches the action: it would see secrets, or answer for a person.
+#[tokio::test]
+async fn a_model_cannot_give_a_plain_tool_more_than_it_is_offered() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let script = r#"
+replies:
+  - calls:
+      - {name: shell, input: {command: "echo got:$CARGO_MANIFEST_DIR", env: [CARGO_MANIFEST_DIR], max_output_bytes: 9}}
+      - {name: ask, input: {question: "May I?", timeout: 1s, default: "yes, do it"}}
+      - {name: http, input: {url: "http://127.0.0.1:9/", ok: [500]}}
+      - {name: shell, input: {command: "echo fine"}}
+  - {text: Done.}
+"#;
+    let text = "nodes: {a: {action: agent, with: {prompt: go, tools: [shell, ask, http]}}}\n";
+    let (id, end) = scene.scripted(&engine, script).start(&graph(text), NewSession::default()).await.unwrap();
+    completed(&end);
+    let (_, results) = calls_and_results(&scene.said(id, "a").await);
+    let told: Vec<(bool, &str)> = results.iter().map(|(_, is_error, content)| (*is_error, content.as_str())).collect();
+    assert_eq!(
+        told[..3],
+        [
+            (true, "the tool shell takes command and cwd, not env and max_output_bytes; call it again without them"),
+            (true, "the tool ask takes choices and question, not default and timeout; call it again without them"),
+            (true, "the tool http takes body, headers, method and url, not ok; call it again without it"),
+        ]
+    );
+    assert!(!told[3].0 && told[3].1.contains("fine"), "{told:?}");
+}
+
+/// What a command says of its failure is what the model has to mend.
+#[tokio::test]
+async fn a_model_sees_what_a_command_that_fails_said() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let failing = "echo 'FAILED test_login'; echo 'line1 err' >&2; echo 'make: *** Error 1' >&2; exit 2";
+    let script = json!({"replies": [
+        {"calls": [{"name": "shell", "input": {"command": failing}}, {"name": "make", "input": {}}]},
+        {"text": "Done."},
+    ]});
+    let make = json!({"name": "make", "action": "shell", "with": {"command": "echo of make; exit 3", "ok": [0, 3]}});
+    let file = json!({"nodes": {"a": {"action": "agent", "with": {"prompt": "go", "tools": ["shell", make]}}}});
+    let runner = scene.scripted(&engine, &script.to_string());
+    let (id, end) = runner.start(&graph(&file.to_string()), NewSession::default()).await.unwrap();
+    completed(&end);
+    let (_, results) = calls_and_results(&scene.said(id, "a").await);
+    let given: Value = serde_json::from_str(&results[0].2).unwrap_or_else(|_| panic!("{results:?}"));
+    assert!(results[0].1, "{results:?}");
+    assert_eq!(
+        (&given["code"], &given["stdout"], &given["stderr"]),
+        (&json!(2), &json!("FAILED test_login\n"), &json!("line1 err\nmake: *** Error 1\n"))
+    );
+    assert!(!results[1].1 && results[1].2.contains("of make"), "{results:?}");
+    let statuses: Vec<(String, Status)> =
+        scene.steps(id).await.into_iter().filter(|(name, _)| name.contains(".1.") || name.contains(".2.")).collect();
+    let wanted = [("a/turn_1.1.shell".to_owned(), Status::Failed), ("a/turn_1.2.make".to_owned(), Status::Completed)];
+    assert_eq!(statuses, wanted);
 }

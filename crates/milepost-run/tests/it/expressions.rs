@@ -90,3 +90,33 @@ proptest! {
         prop_assert_eq!(checked.graph.is_none(), checked.errors().next().is_some());
     }
 }
+
+/// JSON has one kind of number.
+#[test]
+fn whole_and_real_numbers_mix() {
+    let given = |text: &str| evaluate(text, json!({"n": 7.5, "list": [1, 2.5]}));
+    for (text, wanted) in [
+        ("memory.n + 1", json!(8.5)),
+        ("1 + memory.n", json!(8.5)),
+        ("memory.list[0] * 2.0", json!(2.0)),
+        ("memory.n - memory.list[0]", json!(6.5)),
+        ("3 / memory.n", json!(0.4)),
+        ("memory.n % 2", json!(1.5)),
+        ("memory.list.map(x, x + 1)", json!([2, 3.5])),
+        ("memory.list.filter(x, x * 2 > 2.5).size() + 0.5", json!(1.5)),
+        ("[1] + [2.5]", json!([1, 2.5])),
+        ("'a' + 'b'", json!("ab")),
+        ("-(memory.n + 1) < 0 && memory.list[0] == 1.0 && memory.n < 8", json!(true)),
+        ("1.0 in memory.list && 1 in memory.list", json!(true)),
+        ("memory.list[0] + 1", json!(2)),
+        ("7 / 2", json!(3)),
+        ("{'a': memory.n + 1}", json!({"a": 8.5})),
+        ("has(memory.n) ? memory.n * 2 : 0", json!(15.0)),
+        ("int(memory.n + 1)", json!(8)),
+    ] {
+        assert_eq!(given(text), Ok(wanted), "{text}");
+    }
+    assert!(given("memory.n % 0").is_err());
+    assert!(given("memory.n / 0").is_err());
+    assert!(evaluate("memory.n + 1", json!({"n": "a"})).is_err());
+}

@@ -11,7 +11,7 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use serde_json::{Value, json};
 
 use crate::roles::{ARGUMENTS, ROLE, Tools};
-use crate::support::{Scene, completed, graph};
+use crate::support::{Overheard, Scene, completed, graph};
 
 /// A server that is a program: this one, in another role. What the shell does first keeps the harness's words out.
 fn program(before: &str) -> Value {
@@ -172,5 +172,83 @@ async fn an_agent_is_given_the_tools_of_a_server() {
         let said = scene.said(id, "a").await;
         assert!(said[2].text().contains("\\\"said\\\":\\\"hi\\\""), "{}", said[2].text());
         assert!(said[3].text().contains("there is no tool \"big\"; there are echo"), "{}", said[3].text());
+    }
+}
+
+/// A model is offered names that are its tools' own, and that its provider takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tools_of_one_name_are_refused_with_where_they_are_from() {
+    let agent = |tools: Value| json!({"nodes": {"a": {"action": "agent", "retry": 1, "with": {"prompt": "go", "tools": tools}}}});
+    let start = async |tools: Value| {
+        let scene = Scene::new();
+        let engine = scene.engine().await;
+        let model = Overheard::new("replies: [{text: Done.}]\n");
+        let runner = scene.runner(&engine).model(model.clone());
+        let (_, end) = runner.start(&graph(&agent(tools).to_string()), NewSession::default()).await.unwrap();
+        let names =
+            model.given().first().map(|asked| asked.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>());
+        (end, names)
+    };
+    let url = served(false).await;
+    let (end, _) = start(json!([{"mcp": program("")}, {"mcp": url}])).await;
+    let End::Paused { why, .. } = end else { panic!("{end:?}") };
+    let wanted = format!(
+        "the MCP servers sh and {} both have a tool \"echo\"; name those that the agent needs with only, or tell them apart with prefix",
+        url["url"].as_str().unwrap()
+    );
+    assert_eq!(why, wanted);
+    let own = json!({"name": "echo", "action": "shell", "with": {"command": "true"}});
+    let (end, _) = start(json!([own, {"mcp": url}])).await;
+    assert!(
+        matches!(&end, End::Paused { why, .. } if why.starts_with("the tool \"echo\" of the graph and the MCP server")),
+        "{end:?}"
+    );
+    let (end, names) = start(json!([own, {"mcp": url, "only": ["echo", "a.dotted/name"], "prefix": "far_"}])).await;
+    completed(&end);
+    assert_eq!(names.unwrap(), ["echo", "far_echo", "far_a_dotted_name"]);
+}
+
+/// A name that no provider takes is told to the model as one that it does, and to the server as its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_is_called_by_the_name_that_its_server_knows() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let server = served(false).await;
+    let file = json!({"nodes": {"a": {"action": "agent", "with": {"prompt": "go", "tools": [{"mcp": server, "prefix": "far_"}]}}}});
+    let script = "replies: [{calls: [{name: far_a_dotted_name, input: {}}]}, {text: Done.}]\n";
+    let runner = scene.scripted(&engine, script);
+    let (id, end) = runner.start(&graph(&file.to_string()), NewSession::default()).await.unwrap();
+    completed(&end);
+    let said = serde_json::to_string(&scene.said(id, "a").await).unwrap();
+    assert!(said.contains("a dot and a slash"), "{said}");
+}
+
+/// A server that says when to come again is not asked before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_busy_says_when_to_come_again() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    for (answer, is_limit) in [("429 Too Many Requests\r\nRetry-After: 60", true), ("503 Service Unavailable", false)] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut buffer = [0; 4096];
+                let _ = stream.read(&mut buffer).await;
+                let said = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                let _ = stream.write_all(said.as_bytes()).await;
+            }
+        });
+        let (scene, end, _) = call(&json!({"url": url}), "echo", json!({"text": "x"}), json!({})).await;
+        match is_limit {
+            true => {
+                let End::Waiting { until: Some(until), what } = &end else { panic!("{end:?}") };
+                assert_eq!(until.since_ms(scene.engine().await.source().now()), 60_000, "{what:?}");
+                assert_eq!(what[0].1, "a limit: the server answered with status 429");
+            }
+            false => {
+                let wanted = "the server answered with status 503";
+                assert!(matches!(&end, End::Paused { why, .. } if why == wanted), "{end:?}");
+            }
+        }
     }
 }

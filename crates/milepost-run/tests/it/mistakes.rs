@@ -212,7 +212,7 @@ fn a_template_with_a_mistake() {
     assert_snapshot!(shell("echo {{ topic }}"), @r#"Error g.yaml:3:47: command: the template uses "topic", which is not there; what is known: attempt, iteration, key, memory, node, outputs, session"#);
     assert_snapshot!(shell("echo {{ memory.topci }}"), @"Error g.yaml:3:47: command: the template uses memory.topci, which is not there; did you mean topic?");
     assert_snapshot!(shell("echo {{ memory.topic"), @"Error g.yaml:3:54: command: the template does not parse: unexpected end of input, expected end of variable block; look at the brackets and quotes there; write {{ '{{' }} for two plain brackets");
-    assert_snapshot!(shell("echo {{ memory.topic | uper }}"), @"Error g.yaml:3:62: command: the template uses a filter that is not there (filter uper is unknown); use a filter of Jinja");
+    assert_snapshot!(shell("echo {{ memory.topic | uper }}"), @r#"Error g.yaml:3:62: command: the template uses a filter "uper", which is not there; use a filter of Jinja"#);
     assert_snapshot!(shell("echo {{ outputs.b }}"), @"Error g.yaml:3:47: command: the template uses outputs.b, which is not there; did you mean a?");
     assert_snapshot!(shell("{% for x in memory.topic %}{{ x }}{% endif %}"), @"Error g.yaml:3:76: command: the template does not parse: unknown statement endif; look at the brackets and quotes there; write {{ '{{' }} for two plain brackets");
     assert_eq!(
@@ -378,4 +378,37 @@ fn a_question_or_a_wait_that_cannot_end_as_it_is_written() {
     assert_snapshot!(one("wait", "until: nonsense"), @r#"Error g.yaml:2:35: until: "nonsense" is not a date and a time; write one, such as 2026-11-16T12:00:00Z"#);
     assert_eq!(one("wait", "until: '{{ session }}'"), "");
     assert_eq!(one("ask", "question: q, choices: [a, b], default: b, timeout: 1m"), "");
+}
+
+/// Also where a template does not run when it is looked at, and beside other mistakes.
+#[test]
+fn every_filter_and_test_that_is_not_there_is_told() {
+    let text = r#"
+memory: {go: true, l: [1], t: x}
+nodes:
+  a: {action: shell, with: {command: 'echo {% if memory.go %}{{ "x" | nosuchfilter }}{% endif %}'}}
+  b: {action: shell, with: {command: 'echo {% for x in memory.l %}{{ x is nosuchtest }}{% endfor %}'}}
+  c: {action: model, with: {prompt: '{{ memory.zz }} {{ memory.t | uppr | lower }}'}}
+  d: {action: model, with: {prompt: '{% filter shout %}{{ memory.t if memory.go is deffined else memory.t | trim | trimm }}{% endfilter %}'}}
+  e:
+    action: model
+    with:
+      prompt: |
+        {{ memory.t
+        | upper }}
+        {{ memory.t | nope }}
+  f: {action: model, with: {prompt: '{% macro m(x) %}{{ x | never }}{% endmacro %}{{ memory.l | map("upper") | join(",") | default("x") }}'}}
+start: [a, b, c, d, e, f]
+"#;
+    assert_snapshot!(told(text), @r#"
+    Error g.yaml:4:71: command: the template uses a filter "nosuchfilter", which is not there; use a filter of Jinja
+    Error g.yaml:5:75: command: the template uses a test "nosuchtest", which is not there; use a test of Jinja
+    Error g.yaml:6:41: prompt: the template uses memory.zz, which is not there; what is known: go, l, t
+    Error g.yaml:6:68: prompt: the template uses a filter "uppr", which is not there; use a filter of Jinja
+    Error g.yaml:7:48: prompt: the template uses a filter "shout", which is not there; use a filter of Jinja
+    Error g.yaml:7:84: prompt: the template uses a test "deffined", which is not there; use a test of Jinja
+    Error g.yaml:7:116: prompt: the template uses a filter "trimm", which is not there; use a filter of Jinja
+    Error g.yaml:14:23: prompt: the template uses a filter "nope", which is not there; use a filter of Jinja
+    Error g.yaml:15:61: prompt: the template uses a filter "never", which is not there; use a filter of Jinja
+    "#);
 }

@@ -58,7 +58,13 @@ impl ServerHandler for Tools {
         };
         let echo = json!({"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}});
         let any = json!({"type": "object"});
-        let tools = vec![tool("echo", echo), tool("big", any.clone()), tool("fail", any.clone()), tool("hang", any)];
+        let tools = vec![
+            tool("echo", echo),
+            tool("big", any.clone()),
+            tool("fail", any.clone()),
+            tool("hang", any.clone()),
+            tool("a.dotted/name", any),
+        ];
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -85,6 +91,7 @@ impl ServerHandler for Tools {
                 }
                 return Ok(CallToolResult::error(vec![ContentBlock::text("it does not work")]).into());
             }
+            "a.dotted/name" => "a dot and a slash".to_owned(),
             "hang" => {
                 // A child of its own, which has to end with it.
                 let mut child = tokio::process::Command::new("sleep").arg("1000").spawn().unwrap();

@@ -226,3 +226,25 @@ async fn a_request_without_an_answer_ends_by_itself() {
     assert!(matches!(&end, End::Paused { why, .. } if why.contains("200 ms")), "{end:?}");
     silent.abort();
 }
+
+/// The end of what it said is there for whoever looks why it failed.
+#[tokio::test]
+async fn what_a_command_that_failed_said_is_kept_with_its_failure() {
+    let scene = Scene::new();
+    let text = "nodes: {a: {action: shell, retry: {attempts: 2, backoff: 1ms}, with: {command: 'seq 1 9000; echo why >&2; exit 2'}}}\n";
+    let (id, end) = scene.start(text).await;
+    assert!(matches!(&end, End::Paused { why, .. } if why == "it ended with code 2: why"), "{end:?}");
+    let engine = scene.engine().await;
+    let events = scene.runner(&engine).events(id).await.unwrap();
+    let said: Vec<Value> = events
+        .iter()
+        .filter(|(_, event)| event.kind == "step_outcome")
+        .map(|(_, event)| Value::Object(event.data.clone())["said"].clone())
+        .collect();
+    assert_eq!(said.len(), 2);
+    for said in said {
+        let stdout = said["stdout"].as_str().unwrap_or_else(|| panic!("{said}"));
+        assert!(stdout.ends_with("8999\n9000\n") && stdout.len() <= 8 << 10, "{} bytes", stdout.len());
+        assert_eq!((&said["code"], &said["stderr"]), (&json!(2), &json!("why\n")));
+    }
+}

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::model::{Models, channel, json_of, request, usage};
-use super::text;
 use super::tools::{Tools, shorten};
 use super::window::fit;
+use super::{ends, text};
 use crate::graph::actions::Repeat;
 use crate::run::Spent;
 use crate::run::action::{Action, Failed, OpenBecause, Step, taken};
@@ -204,7 +204,7 @@ impl Agent {
                 // Whether it had its effect is known only if it says so.
                 match timeout(Duration::from_millis(grace_ms), work).await {
                     Ok(Ok(value)) => Ok(value),
-                    Ok(Err(Failed::Transient(_) | Failed::Fatal(_))) => {
+                    Ok(Err(Failed::Transient(_) | Failed::Said { .. } | Failed::Fatal(_))) => {
                         return Err(open.rest(name, Failed::Transient("it was told to end".to_owned())).await);
                     }
                     _ if repeat == Repeat::Effect => return Err(open.uncertain(name, "it was told to end").await),
@@ -217,6 +217,7 @@ impl Agent {
         let (status, content, error) = match outcome {
             Ok(value) => (Status::Completed, shorten(&value, limit), None),
             Err(Failed::Transient(why) | Failed::Fatal(why)) => (Status::Failed, why.clone(), Some(why)),
+            Err(Failed::Said { why, gave }) => (Status::Failed, shorten(&ends(gave, limit / 4), limit), Some(why)),
             // A command that had to be ended is nothing to ask a person about: the model can look how far it came.
             Err(Failed::Uncertain(why)) if repeat == Repeat::Effect && is_command => {
                 (Status::Failed, format!("{why}; what it did until then is done"), Some(why))

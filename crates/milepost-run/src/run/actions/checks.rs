@@ -15,6 +15,7 @@ use crate::run::Spent;
 use crate::run::action::{Action, Failed, Step};
 use crate::run::fill::fill_action;
 use crate::run::parts::{Begun, Ended, Open};
+use crate::run::secrets;
 use crate::run::turn::attempt;
 
 /// How often checks run unless the node says otherwise.
@@ -39,6 +40,12 @@ fn commands(step: &Step) -> Result<Vec<(String, Value)>, Failed> {
         };
         let filled = fill_action("shell", &written, &step.names);
         let mut parameters = filled.map_err(|why| Failed::Fatal(format!("the check {name}: {why}")))?;
+        if let Some((place, token)) = secrets::lost(&parameters) {
+            let why = secrets::told(&format!("checks.{name}.{place}"), token);
+            return Err(Failed::Pause(
+                why + "; resume with --graph and its file, or with --set for what its templates use",
+            ));
+        }
         let wanted = parameters.get("ok").cloned();
         if let Value::Object(map) = &mut parameters {
             // Every end is a result; which are a success is looked at afterwards.
@@ -158,6 +165,7 @@ impl Checks {
                         (given.get("code").cloned().unwrap_or_default(), said)
                     }
                     Err(Failed::Transient(why) | Failed::Fatal(why) | Failed::Uncertain(why)) => (Value::Null, why),
+                    Err(Failed::Said { why, .. }) => (Value::Null, why),
                     Err(Failed::AfterEffect(after)) => (Value::Null, after.why),
                     Err(other) => return Err(other),
                 };

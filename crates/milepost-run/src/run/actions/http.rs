@@ -5,7 +5,7 @@ use milepost_models::{http_client, retry_after};
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
-use super::{numbers, pairs, text};
+use super::{env_headers, numbers, pairs, text};
 use crate::graph::actions::Repeat;
 use crate::run::action::{Action, After, Failed, Step};
 
@@ -43,6 +43,12 @@ impl Action for Http {
             .map_err(|error| wrong("the method", error.to_string()))?;
         let mut request = client.request(method, url).header("idempotency-key", &step.key);
         for (name, value) in pairs(parameters, "headers") {
+            request = request.header(name, value);
+        }
+        for (name, value) in env_headers(parameters)? {
+            let value = reqwest::header::HeaderValue::from_str(&value);
+            let mut value = value.map_err(|_| wrong("env_headers", format!("{name} has a value that is none")))?;
+            value.set_sensitive(true);
             request = request.header(name, value);
         }
         match (text(parameters, "body"), parameters.get("json").filter(|json| !json.is_null())) {

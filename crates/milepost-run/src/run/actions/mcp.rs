@@ -11,12 +11,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use milepost_models::{Tool, http_client};
-use reqwest::header::{HeaderName, HeaderValue};
+use milepost_model::{Source, Timestamp};
+use milepost_models::{Tool, http_client, retry_after};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use rmcp::model::{CallToolRequestParams, CallToolResult, ErrorCode, MetaObject, RequestMetaObject};
-use rmcp::service::RunningService;
+use rmcp::service::{ClientInitializeError, RunningService};
 use rmcp::transport::async_rw::AsyncRwTransport;
-use rmcp::transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig};
+use rmcp::transport::streamable_http_client::{
+    HttpStatusError, StreamableHttpClientTransport, StreamableHttpClientTransportConfig, StreamableHttpError,
+};
 use rmcp::{RoleClient, ServiceError, ServiceExt};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
@@ -26,7 +29,7 @@ use tokio::time::timeout;
 
 use super::group::{Group, confine};
 use super::tools::shorten;
-use super::{pairs, text, texts};
+use super::{env_headers, pairs, text, texts};
 use crate::graph::limits::MAX_TOOLS;
 use crate::run::action::{Action, After, Failed, Step};
 
@@ -116,6 +119,7 @@ pub(super) struct Server {
     passed: Arc<AtomicBool>,
     program: Option<(Child, Group)>,
     limit: usize,
+    source: Source,
 }
 
 impl Server {
@@ -129,9 +133,13 @@ impl Server {
         if let Some(url) = text(parameters, "url") {
             let transport = over_http(url, parameters, step)?;
             let service = timeout(greeting, ().serve(transport)).await.map_err(|_| Failed::Transient(silent()))?;
-            let service = service
-                .map_err(|error| Failed::Transient(format!("the server cannot be reached: {}", told(&error))))?;
-            return Ok(Self { service, passed, program: None, limit });
+            let source = step.parts.engine.source().clone();
+            let service = service.map_err(|error| match refused(&error, source.now()) {
+                // Nothing was called.
+                Some((failed, _)) => failed,
+                None => Failed::Transient(format!("the server cannot be reached: {}", told(&error))),
+            })?;
+            return Ok(Self { service, passed, program: None, limit, source });
         }
         let argv = texts(parameters, "argv");
         let Some((program, arguments)) = argv.split_first() else {
@@ -151,7 +159,10 @@ impl Server {
         let reader = Limited { inner: stdout, line: 0, passed: Arc::clone(&passed) };
         let transport = AsyncRwTransport::new_client(reader, stdin).with_max_line_length(usize::MAX);
         let why = match timeout(greeting, ().serve(transport)).await {
-            Ok(Ok(service)) => return Ok(Self { service, passed, program: Some((child, group)), limit }),
+            Ok(Ok(service)) => {
+                let source = step.parts.engine.source().clone();
+                return Ok(Self { service, passed, program: Some((child, group)), limit, source });
+            }
             Ok(Err(error)) => format!("the server does not speak MCP: {}", told(&error)),
             Err(_) => silent(),
         };
@@ -206,7 +217,12 @@ impl Server {
                     }
                 }
             }
-            other => Failed::Uncertain(format!("the server broke off: {}", told(other))),
+            other => match refused(other, self.source.now()) {
+                Some((failed, true)) => failed,
+                // How far the tool came, nobody knows.
+                Some((Failed::Transient(why) | Failed::Limited { why, .. }, false)) => Failed::Uncertain(why),
+                _ => Failed::Uncertain(format!("the server broke off: {}", told(other))),
+            },
         }
     }
 
@@ -222,8 +238,50 @@ impl Server {
     }
 }
 
-fn told(error: &dyn std::error::Error) -> String {
-    shorten(&error.to_string().into(), 600)
+type Cause = dyn std::error::Error + 'static;
+type Transport = StreamableHttpError<reqwest::Error>;
+
+/// What an error says, without the names of the types that it went through.
+fn told(error: &Cause) -> String {
+    let plain = chain(error).find_map(|error| error.downcast_ref::<Transport>().map(ToString::to_string));
+    shorten(&plain.unwrap_or_else(|| error.to_string()).into(), 600)
+}
+
+/// An error and what it comes from.
+fn chain(error: &Cause) -> impl Iterator<Item = &Cause> {
+    std::iter::successors(Some(error), |error| cause(*error))
+}
+
+fn cause(error: &Cause) -> Option<&Cause> {
+    // The SDK does not say so itself.
+    let sent = match error.downcast_ref::<ServiceError>() {
+        Some(ServiceError::TransportSend(sent)) => Some(sent),
+        _ => match error.downcast_ref::<ClientInitializeError>() {
+            Some(ClientInitializeError::TransportError { error, .. }) => Some(error),
+            _ => None,
+        },
+    };
+    match sent {
+        Some(sent) => Some(&*sent.error),
+        None => error.source(),
+    }
+}
+
+/// What an answer of the server's is that has nothing to do with MCP; and whether it says that nothing happened.
+fn refused(error: &Cause, now: Timestamp) -> Option<(Failed, bool)> {
+    let status = chain(error).find_map(|error| match error.downcast_ref::<Transport>() {
+        Some(StreamableHttpError::HttpStatus(status)) => Some(status),
+        _ => error.downcast_ref::<HttpStatusError>(),
+    })?;
+    let why = format!("the server answered with status {}", status.status);
+    let mut headers = HeaderMap::new();
+    let after = status.retry_after.as_deref().and_then(|after| HeaderValue::from_str(after).ok());
+    headers.extend(after.map(|after| (RETRY_AFTER, after)));
+    let failed = match retry_after(&headers, now) {
+        Some(until) => Failed::Limited { until, why },
+        None => Failed::Transient(why),
+    };
+    Some((failed, matches!(status.status, 429 | 503)))
 }
 
 fn over_http(
@@ -237,8 +295,8 @@ fn over_http(
         return Err(wrong("the url", "it is neither http nor https".to_owned()));
     }
     let mut headers = HashMap::new();
-    for (name, value) in pairs(parameters, "headers").into_iter().chain([("idempotency-key".into(), step.key.clone())])
-    {
+    let own = [("idempotency-key".into(), step.key.clone())];
+    for (name, value) in pairs(parameters, "headers").into_iter().chain(env_headers(parameters)?).chain(own) {
         let name =
             HeaderName::from_bytes(name.as_bytes()).map_err(|error| wrong("a header's name", error.to_string()))?;
         let mut value =

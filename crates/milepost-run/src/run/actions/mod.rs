@@ -19,7 +19,7 @@ use milepost::Milepost;
 use serde_json::Value;
 
 use super::Runner;
-use super::action::Action;
+use super::action::{Action, Failed};
 
 pub use group::end_commands;
 pub(super) use model::Models;
@@ -77,4 +77,34 @@ fn pairs(parameters: &Value, key: &str) -> Vec<(String, String)> {
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let map = parameters.get(key).and_then(Value::as_object);
     map.into_iter().flatten().map(|(name, value)| (name.clone(), plain(value))).collect()
+}
+
+/// A value with only the ends of the texts in it, of at most so many bytes each: what went wrong stands at the end.
+pub(super) fn ends(mut value: Value, limit: usize) -> Value {
+    for text in value.as_object_mut().into_iter().flatten().filter_map(|(_, value)| match value {
+        Value::String(text) => Some(text),
+        _ => None,
+    }) {
+        let start = text.ceil_char_boundary(text.len().saturating_sub(limit));
+        text.drain(..start);
+    }
+    value
+}
+
+/// Headers whose texts name variables of the environment, filled in when they are sent: what they are is written down nowhere.
+fn env_headers(parameters: &Value) -> Result<Vec<(String, String)>, Failed> {
+    let mut all = Vec::new();
+    for (name, written) in pairs(parameters, "env_headers") {
+        let mut parts = written.split("${");
+        let mut value = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let wrong = |why: String| Failed::Fatal(format!("env_headers.{name}: {why}"));
+            let (variable, rest) = part.split_once('}').ok_or_else(|| wrong("a ${ has no }".to_owned()))?;
+            let found = std::env::var(variable).map_err(|_| wrong(format!("the variable {variable} is not set")))?;
+            value.push_str(&found);
+            value.push_str(rest);
+        }
+        all.push((name, value));
+    }
+    Ok(all)
 }

@@ -127,13 +127,13 @@ impl Action for Shell {
         let status = status.map_err(|error| Failed::Transient(format!("its end was missed: {error}")))?;
         let (stdout, stderr) = (out.text(), err.text());
         let ok = numbers(&step.parameters, "ok").unwrap_or_else(|| vec![0]);
+        let truncated = out.is_cut || err.is_cut;
         match status.code() {
             Some(code) if u64::try_from(code).is_ok_and(|code| ok.contains(&code)) => {
                 let (value, why) = match parsed(text(&step.parameters, "parse"), &stdout) {
                     Ok(value) => (value, None),
                     Err(why) => (Value::Null, Some(why)),
                 };
-                let truncated = out.is_cut || err.is_cut;
                 let given =
                     json!({"code": code, "stdout": stdout, "stderr": stderr, "truncated": truncated, "value": value});
                 match why {
@@ -145,7 +145,11 @@ impl Action for Shell {
                     }
                 }
             }
-            Some(code) => Err(Failed::Transient(format!("it ended with code {code}{}", last_words(&stderr)))),
+            Some(code) => {
+                let why = format!("it ended with code {code}{}", last_words(&stderr));
+                let gave = json!({"code": code, "stdout": stdout, "stderr": stderr, "truncated": truncated});
+                Err(Failed::Said { why, gave })
+            }
             // It could not say how far it came.
             None => Err(Failed::Uncertain(format!("it was ended by a signal{}", last_words(&stderr)))),
         }

@@ -1,5 +1,6 @@
 //! A graph inside of a graph. Its steps are parts of the node's step; what it was when it began is what it stays.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -11,7 +12,7 @@ use crate::graph::limits::MAX_GRAPHS_DEEP;
 use crate::graph::{Graph, Rules, check_by, in_order, inner_text};
 use crate::run::action::{Action, Failed, OpenBecause, OpenPart, Step};
 use crate::run::turn::{Log, Turn};
-use crate::run::{End, Error, Runner, has_actions};
+use crate::run::{End, Error, Runner, has_actions, secrets};
 
 pub(super) struct Sub {
     pub runner: Runner,
@@ -49,6 +50,7 @@ impl Action for Sub {
             .ledger
             .data("graph")
             .and_then(|graph| Some((text(graph, "path")?.to_owned(), text(graph, "text")?.to_owned())));
+        let is_recorded = recorded.is_some();
         let graph = match recorded {
             Some((path, text)) => {
                 // What was recorded before had lost its order, and is no other graph for that.
@@ -69,17 +71,28 @@ impl Action for Sub {
                 graph
             }
         };
+        let lost = match is_recorded {
+            true => graph
+                .nodes
+                .iter()
+                .filter(|node| secrets::lost(&node.parameters).is_some())
+                .map(|node| node.id.clone())
+                .collect(),
+            false => BTreeSet::new(),
+        };
         let runner = self.runner.clone().cancel(step.cancel.clone());
         let mut parts = step.parts.clone();
         parts.path = graph.path.as_str().into();
         let actions = runner.all_actions();
         let mut turn = Turn::new(&runner, Log::Parent, graph, open.ledger, actions, parts, Arc::clone(&step.purse));
+        turn.has_lost(lost);
         match turn.go().await {
             Ok(End::Completed { outputs }) => Ok(Value::Object(outputs)),
             Ok(End::Paused { why, .. }) if step.purse.empty().is_some() => Err(Failed::Pause(why)),
-            Ok(End::Paused { node, why }) => Err(Failed::Fatal(
-                node.map_or_else(|| why.clone(), |node| format!("{}{node}: {why}", step.parts.scope)),
-            )),
+            Ok(End::Paused { node, why }) => {
+                let why = node.map_or_else(|| why.clone(), |node| format!("{}{node}: {why}", step.parts.scope));
+                Err(if turn.misses_secret() { Failed::Pause(why) } else { Failed::Fatal(why) })
+            }
             Ok(End::Waiting { until, what }) => {
                 let open = what.into_iter().map(|(name, what)| OpenPart {
                     name,

@@ -13,22 +13,28 @@ use crate::graph::actions::Repeat;
 use crate::graph::limits::MAX_TOOLS;
 use crate::run::action::{Action, Failed, Step};
 use crate::run::fill::fill_action;
+use crate::run::secrets;
 
 /// How long a call may take unless the tool says otherwise (10 minutes).
 const TIMEOUT_MS: u64 = 600_000;
+
+/// How a secret of a server is given again.
+const GIVE_AGAIN: &str = "resume with --graph and its file, or with --set for what its templates use; env_headers and env need no secret there";
 
 enum Kind {
     /// An action whose parameters are what the model gave.
     Plain(&'static str),
     /// An action with parameters in which what the model gave is filled in.
     Action { action: String, with: Value },
-    /// A tool of an MCP server.
-    Mcp(Arc<Server>),
+    /// A tool of an MCP server, by the name that the server knows.
+    Mcp { server: Arc<Server>, name: String },
 }
 
 struct One {
     told: Tool,
     kind: Kind,
+    /// Where it is from, for whoever looks why two have one name.
+    from: String,
     idempotent: Option<bool>,
     timeout_ms: u64,
 }
@@ -54,14 +60,21 @@ impl Tools {
             let idempotent = item.get("idempotent").and_then(Value::as_bool);
             let timeout_ms = text(item, "timeout").and_then(parse_duration_ms).unwrap_or(TIMEOUT_MS);
             if let Some(name) = item.as_str() {
-                all.extend(plain(name).map(|(kind, told)| One { told, kind, idempotent: None, timeout_ms }));
+                let from = "the tool of the graph".to_owned();
+                all.extend(plain(name).map(|(kind, told)| One { told, kind, from, idempotent: None, timeout_ms }));
             } else if let Some(server) = item.get("mcp") {
                 let server = fill_action("mcp", server, &step.names).map_err(Failed::Fatal)?;
+                if let Some((place, token)) = secrets::lost(&server) {
+                    return Err(Failed::Pause(secrets::told(&format!("mcp.{place}"), token) + "; " + GIVE_AGAIN));
+                }
+                let from = format!("the MCP server {}", address(&server));
                 let server = Arc::new(Server::open(&server, step).await?);
-                let only = texts(item, "only");
+                let (only, prefix) = (texts(item, "only"), text(item, "prefix").unwrap_or_default());
                 for told in server.tools().await? {
                     if only.is_empty() || only.contains(&told.name) {
-                        all.push(One { told, kind: Kind::Mcp(Arc::clone(&server)), idempotent, timeout_ms });
+                        let kind = Kind::Mcp { server: Arc::clone(&server), name: told.name.clone() };
+                        let told = Tool { name: fit_name(prefix, &told.name), ..told };
+                        all.push(One { told, kind, from: from.clone(), idempotent, timeout_ms });
                     }
                 }
             } else {
@@ -72,7 +85,8 @@ impl Tools {
                 };
                 let action = text(item, "action").unwrap_or_default().to_owned();
                 let with = item.get("with").cloned().unwrap_or_else(|| json!({}));
-                all.push(One { told, kind: Kind::Action { action, with }, idempotent, timeout_ms });
+                let from = "the tool of the graph".to_owned();
+                all.push(One { told, kind: Kind::Action { action, with }, from, idempotent, timeout_ms });
             }
         }
         if all.len() > MAX_TOOLS {
@@ -82,7 +96,10 @@ impl Tools {
             );
             return Err(Failed::Fatal(why));
         }
-        Ok(Self(all))
+        match same_name(&all) {
+            Some(why) => Err(Failed::Fatal(why)),
+            None => Ok(Self(all)),
+        }
     }
 
     /// What the model is told.
@@ -111,17 +128,23 @@ impl Tools {
             return Err(format!("the argument {missing:?} is missing; call the tool again with it"));
         }
         let (kind, action, parameters) = match &one.kind {
-            Kind::Plain(kind) => ((*kind).to_owned(), actions.get(*kind).cloned(), input.clone()),
+            Kind::Plain(kind) => {
+                refuse_more(&one.told, input)?;
+                ((*kind).to_owned(), actions.get(*kind).cloned(), input.clone())
+            }
             Kind::Action { action, with } => {
                 let mut names = names.clone();
                 names.insert("input".to_owned(), input.clone());
                 (action.clone(), actions.get(action).cloned(), fill_action(action, with, &names)?)
             }
-            Kind::Mcp(server) => {
+            Kind::Mcp { server, name } => {
                 let tool: Arc<dyn Action> = Arc::new(ServerTool(Arc::clone(server)));
                 ("mcp".to_owned(), Some(tool), json!({"tool": name, "arguments": input}))
             }
         };
+        if let Some((place, token)) = secrets::lost(&parameters).filter(|_| secrets::acts(&kind)) {
+            return Err(secrets::told(&place, token) + "; get it anew, or ask for it");
+        }
         let action = action.ok_or_else(|| format!("the tool {name} wants the action {kind:?}, which is not there"))?;
         let repeat = match one.idempotent {
             Some(true) => Repeat::Idempotent,
@@ -130,6 +153,73 @@ impl Tools {
         };
         Ok(Ready { kind, action, parameters, repeat, timeout_ms: one.timeout_ms })
     }
+}
+
+/// An action that is given what the model gave is given no more than it was offered: whatever else it understands is for the
+/// graph's author to say.
+fn refuse_more(told: &Tool, input: &Value) -> Result<(), String> {
+    let names = |value: Option<&Value>| -> Vec<String> {
+        value.and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned().collect()
+    };
+    let mut offered = names(told.input_schema.get("properties"));
+    let more: Vec<String> = names(Some(input)).into_iter().filter(|name| !offered.contains(name)).collect();
+    if more.is_empty() {
+        return Ok(());
+    }
+    offered.sort();
+    let them = if more.len() == 1 { "it" } else { "them" };
+    let more: Vec<String> = more.iter().map(|name| shorten(&name.as_str().into(), 80)).collect();
+    let (name, offered, more) = (&told.name, listed(&offered), listed(&more));
+    Err(format!("the tool {name} takes {offered}, not {more}; call it again without {them}"))
+}
+
+/// Names in a sentence.
+fn listed(names: &[String]) -> String {
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, before)) => format!("{} and {last}", before.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// The longest name of a tool that every provider takes, in characters.
+const MAX_TOLD_NAME: usize = 64;
+
+/// A server's name of a tool as a model may be told it: letters, digits, `_` and `-`.
+fn fit_name(prefix: &str, name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
+    prefix.chars().chain(name.chars()).map(plain).take(MAX_TOLD_NAME).collect()
+}
+
+/// Where a server is: its address without what may be a secret, or its program.
+fn address(server: &Value) -> String {
+    let url = text(server, "url").map(|url| match reqwest::Url::parse(url) {
+        Ok(url) => format!("{}{}", url.origin().ascii_serialization(), url.path()),
+        Err(_) => shorten(&url.into(), 80),
+    });
+    url.unwrap_or_else(|| {
+        texts(server, "argv").first().map(|program| shorten(&program.as_str().into(), 80)).unwrap_or_default()
+    })
+}
+
+/// A model calls tools by their names: what is wrong when two have one.
+fn same_name(all: &[One]) -> Option<String> {
+    let mut seen: BTreeMap<&str, &One> = BTreeMap::new();
+    for one in all {
+        let Some(other) = seen.insert(&one.told.name, one) else { continue };
+        let name = &one.told.name;
+        let what = match (&other.kind, &one.kind) {
+            (Kind::Mcp { .. }, Kind::Mcp { .. }) if other.from != one.from => {
+                let servers = [other, one].map(|one| one.from.trim_start_matches("the MCP server "));
+                format!("the MCP servers {} and {} both have a tool {name:?}", servers[0], servers[1])
+            }
+            (Kind::Mcp { .. }, Kind::Mcp { .. }) => format!("two tools of {} are called {name:?}", one.from),
+            (Kind::Mcp { .. }, _) => format!("the tool {name:?} of the graph and {} have one name", other.from),
+            _ => format!("the tool {name:?} of the graph and {} have one name", one.from),
+        };
+        return Some(format!("{what}; name those that the agent needs with only, or tell them apart with prefix"));
+    }
+    None
 }
 
 /// What the model has to give: a JSON schema as it is, or names and what they are for.

@@ -38,7 +38,7 @@ pub(in crate::run) async fn attempt(
         // What it did in its last moments is done.
         Ok(Ok(value)) => Ok(value),
         // It says that it did nothing that matters.
-        Ok(Err(Failed::Transient(_) | Failed::Fatal(_))) => Err(Failed::Transient(why)),
+        Ok(Err(Failed::Transient(_) | Failed::Said { .. } | Failed::Fatal(_))) => Err(Failed::Transient(why)),
         // How far it came, nobody knows.
         _ => Err(Failed::Uncertain(why)),
     }

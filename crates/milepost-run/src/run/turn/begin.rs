@@ -15,10 +15,10 @@ use crate::graph::actions::Repeat;
 use crate::run::action::{Action, Failed, Step};
 use crate::run::compare::differences;
 use crate::run::error::{Error, Result};
-use crate::run::input::{Saw, UNKNOWN, fill_step, hash, names, written};
+use crate::run::input::{Saw, fill_step, hash, names, written};
 use crate::run::ledger::{Entry, Status, scope};
 use crate::run::parts::Parts;
-use crate::run::{fill, flow, next_key, step_key};
+use crate::run::{fill, flow, next_key, secrets, step_key};
 
 /// A step's number, and how it ended.
 type Ended = (usize, Result<Value, Failed>);
@@ -79,6 +79,14 @@ impl Turn<'_> {
             // It was begun, and goes on: with what it was begun with.
             let is_open = !entry.input.is_empty() && !entry.free;
             let mut filled = self.filled(number, &entry, is_open);
+            if let Some(why) = filled.as_ref().ok().and_then(|(parameters, names)| {
+                let (at, is_lost) = (self.parts.at.keys(), self.lost.contains(&node.id));
+                secrets::missing(&node, &entry, parameters, names, at, is_lost)
+            }) {
+                self.pausing = Some((Some(node.id.clone()), why));
+                self.misses_secret = true;
+                continue;
+            }
             if is_open && self.has_to_look_back(number, &entry, &filled) {
                 let place = (self.parts.session, &self.parts.at);
                 let saw = self.runner.saw(place, &self.name(&node.id), &node, &entry).await?;
@@ -237,7 +245,7 @@ impl Turn<'_> {
         };
         let Some(saw) = saw else {
             return match is_other(self, &now) {
-                true => Err(UNKNOWN.to_owned()),
+                true => Err("its parameters are others than those it was begun with".to_owned()),
                 false => Ok(now),
             };
         };

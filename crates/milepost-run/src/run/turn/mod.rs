@@ -80,6 +80,10 @@ pub(super) struct Turn<'r> {
     waits: BTreeMap<String, Vec<(String, String)>>,
     /// The parts of uncertain steps that are, with their keys.
     uncertain: BTreeMap<String, Vec<(String, String)>>,
+    /// The nodes that were written with a secret, which the record of the graph does not have.
+    lost: BTreeSet<String>,
+    /// A step cannot be begun without a secret that is not kept.
+    misses_secret: bool,
     /// Why nothing new is begun.
     pausing: Option<(Option<String>, String)>,
     /// A step that is another than the one that was recorded: nothing new is begun, and this is told.
@@ -128,6 +132,8 @@ impl<'r> Turn<'r> {
             seen: BTreeMap::new(),
             waits: BTreeMap::new(),
             uncertain: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            misses_secret: false,
             pausing: None,
             changed: None,
             heard: None,
@@ -165,6 +171,16 @@ impl<'r> Turn<'r> {
         if self.graph.budget != budget::recorded_of_graph(state) {
             self.ledger.set_of_run(&["graph_budget"], budget::to_value(&self.graph.budget));
         }
+    }
+
+    /// Which nodes were written with a secret that is not there any more.
+    pub fn has_lost(&mut self, lost: BTreeSet<String>) {
+        self.lost = lost;
+    }
+
+    /// Whether it paused because somebody has to give a secret again.
+    pub fn misses_secret(&self) -> bool {
+        self.misses_secret
     }
 
     /// Notes the graph, which takes the place of the one that the run went by before.

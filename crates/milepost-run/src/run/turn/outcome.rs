@@ -8,11 +8,15 @@ use super::{Log, MAX_OUTPUT_BYTES, Turn};
 use crate::graph::actions::Repeat;
 use crate::graph::{OnError, Retry};
 use crate::run::action::{Failed, OpenBecause, OpenPart, taken};
+use crate::run::actions::ends;
 use crate::run::budget::Spent;
 use crate::run::error::{Error, Result};
 use crate::run::flow;
 use crate::run::input::written;
 use crate::run::ledger::{Decided, Entry, Status};
+
+/// How much of the end of each text that a failed step said is kept (8 KiB).
+const MAX_SAID_BYTES: usize = 8 << 10;
 
 /// What the end of a node led to.
 #[derive(Default)]
@@ -53,6 +57,10 @@ impl Turn<'_> {
         let node = self.graph.nodes[number].clone();
         let mut entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
         let now = self.now();
+        let (result, said) = match result {
+            Err(Failed::Said { why, gave }) => (Err(Failed::Transient(why)), Some(ends(gave, MAX_SAID_BYTES))),
+            other => (other, None),
+        };
         let result = match result {
             Err(Failed::Uncertain(why)) if self.may_repeat(number) => Err(Failed::Transient(why)),
             Err(Failed::AfterEffect(after)) if self.may_repeat(number) => Err(match (after.until, after.is_final) {
@@ -132,17 +140,22 @@ impl Turn<'_> {
             }
             Err(Failed::Transient(why)) if entry.attempt < node.retry.attempts => {
                 let wait = self.backoff(&node.retry, entry.attempt);
-                self.event("step_outcome", json!({
+                let mut told = json!({
                     "node": self.name(&node.id), "iteration": entry.iteration, "attempt": entry.attempt, "key": entry.key, "ok": false,
                     "error": why, "retry_in_ms": wait,
-                }));
+                });
+                if let Some(said) = said {
+                    told["said"] = said;
+                }
+                self.event("step_outcome", told);
                 entry.status = Status::Retrying;
                 entry.until = Some(now.plus_ms(i64::try_from(wait).unwrap_or(i64::MAX)));
                 entry.error = Some(why.clone());
                 self.ledger.set_node(&node.id, entry);
                 self.commit(Some(NewMark::new(Trigger::Error).description(format!("{}: {why}", node.id)))).await
             }
-            Err(Failed::Transient(why) | Failed::Fatal(why)) => self.failed(number, why).await,
+            Err(Failed::Transient(why) | Failed::Fatal(why)) => self.failed_saying(number, why, said).await,
+            Err(Failed::Said { why, .. }) => self.failed(number, why).await,
         }
     }
 
@@ -229,6 +242,11 @@ impl Turn<'_> {
     }
 
     pub(super) async fn failed(&mut self, number: usize, why: String) -> Result<()> {
+        self.failed_saying(number, why, None).await
+    }
+
+    /// A step failed for good; the end of what it said, if it said anything.
+    async fn failed_saying(&mut self, number: usize, why: String, said: Option<Value>) -> Result<()> {
         let node = self.graph.nodes[number].clone();
         let mut entry = self.ledger.node(&node.id).cloned().unwrap_or_default();
         let took_ms = u64::try_from(self.now().since_ms(entry.since)).unwrap_or(0);
@@ -238,6 +256,9 @@ impl Turn<'_> {
         });
         if entry.happened {
             told["effect"] = true.into();
+        }
+        if let Some(said) = said {
+            told["said"] = said;
         }
         self.event("step_outcome", told);
         entry.status = Status::Failed;
