@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use crate::args::Global;
-use crate::errors::{Failed, INTERRUPTED, Interrupted, OnFile, Usage, without_advice};
+use crate::errors::{Failed, INTERRUPTED, Interrupted, OnFile, Usage};
 use crate::out::{Out, Styles, count, plain, short};
 use crate::progress::{Progress, Waiting};
 use crate::{holder, places, scratch};
@@ -178,13 +178,12 @@ fn variable(name: &str) -> Option<String> {
 
 /// A store whose file is damaged is read by no command: what helps is a rescue.
 fn damaged_store(error: &StoreError, url: &str, way: &'static str) -> anyhow::Error {
-    let text = milepost::Error::from(error.clone()).to_string();
     match places::rescue_of(url) {
         Some(command) => Failed::damaged_with(
             format!(
                 "the store {}: {}; rescue what is whole into a new store, or restore a backup",
                 plain(url),
-                without_advice(&text)
+                error.finding()
             ),
             vec![(way, command)],
         )

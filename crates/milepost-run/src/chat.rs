@@ -77,6 +77,8 @@ pub enum Said {
 pub struct Left {
     /// The session as it was.
     pub info: SessionInfo,
+    /// Nothing of it could be gone on from: it goes on as another session.
+    pub anew: Option<milepost::Anew>,
     /// Its last messages.
     pub last: Vec<StoredMessage>,
     /// An answer was cut by a crash: what had arrived of it is a message now.
@@ -132,7 +134,9 @@ impl Chat {
         dialect: Dialect,
     ) -> Result<(Self, Left)> {
         let info = engine.store().session(id).await?;
-        let session = engine.resume(id, how).await?.session;
+        let resumed = engine.resume(id, how).await?;
+        let (session, anew) = (resumed.session, resumed.anew);
+        let id = session.id();
         let state = engine.store().state(id).await?;
         let spent = match budget::recorded(&state, None) {
             Some(spent) => spent,
@@ -147,7 +151,7 @@ impl Chat {
             let what = format!("the model is asked again at {due}");
             *chat.leave.lock().unwrap_or_else(PoisonError::into_inner) = Leave::Waits(what);
         }
-        Ok((chat, Left { info, last, mended, is_unanswered }))
+        Ok((chat, Left { info, anew, last, mended, is_unanswered }))
     }
 
     /// With a limit to the tokens of an answer.

@@ -107,7 +107,7 @@ impl Milepost {
             *overview.by_status.entry(session.status.to_string()).or_default() += 1;
             match self.count(&session, &mut counting, &mut days).await {
                 Err(Error::Store(error)) if error.is_damage() || is_shredded(&error) => {
-                    overview.uncounted.push((session.id, error.to_string()));
+                    overview.uncounted.push((session.id, error.finding()));
                 }
                 counted => counted?,
             }

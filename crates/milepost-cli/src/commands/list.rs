@@ -11,7 +11,7 @@ use serde_json::json;
 use super::sessions::key;
 use crate::app::App;
 use crate::args;
-use crate::errors::{Usage, without_advice};
+use crate::errors::Usage;
 use crate::out::{Table, clip, count, plain, short};
 
 /// A moment: a time, or how long ago it was (`90s`, `15m`, `2h`, `3d`, `2w`).
@@ -247,7 +247,7 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
     }
     for (id, why) in &found.unread {
         let warning = app.styles().warn("warning:");
-        app.out.note(format!("{warning} not all of {} was searched: {}", short(id), plain(without_advice(why))));
+        app.out.note(format!("{warning} not all of {} was searched: {}", short(id), plain(why)));
     }
     if archived > 0 {
         let (sessions, were) = (count(archived, "archived session"), if archived == 1 { "was" } else { "were" });

@@ -12,7 +12,7 @@ use super::list::moment;
 use super::sessions::key;
 use crate::app::App;
 use crate::args;
-use crate::errors::{Usage, without_advice};
+use crate::errors::Usage;
 use crate::out::{Table, bytes, clip, count as so_many, plain, short, wrap};
 
 /// So many sessions are listed by their size.
@@ -60,7 +60,7 @@ async fn many(app: &mut App, args: args::Stats) -> Result<()> {
         return app.out.json(&overview);
     }
     for (id, why) in &overview.uncounted {
-        app.out.note(format!("not all of {} was counted: {}", short(id), plain(without_advice(why))));
+        app.out.note(format!("not all of {} was counted: {}", short(id), plain(why)));
     }
     let by_status: Vec<String> = overview.by_status.iter().map(|(status, count)| format!("{count} {status}")).collect();
     let how = if by_status.is_empty() { String::new() } else { format!(": {}", by_status.join(", ")) };

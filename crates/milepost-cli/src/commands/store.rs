@@ -12,7 +12,7 @@ use serde_json::json;
 use super::messages::input;
 use crate::app::App;
 use crate::args;
-use crate::errors::{Usage, without_advice};
+use crate::errors::{Usage, finding};
 use crate::out::{bytes, count as so_many, plain, short};
 use crate::places;
 
@@ -65,7 +65,7 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
             }
             // One that somebody works on, or that cannot be read, does not keep the others from it.
             Err(error) if args.session.is_none() && is_of_one_session(&error) => {
-                left.insert(id, error.to_string());
+                left.insert(id, finding(&error));
             }
             Err(error) => return Err(error),
         }
@@ -94,7 +94,7 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     }
     for (id, why) in &left {
         let warning = app.styles().warn("warning:");
-        app.out.note(format!("{warning} {} is left as it is: {}", short(id), plain(without_advice(why))));
+        app.out.note(format!("{warning} {} is left as it is: {}", short(id), plain(why)));
     }
     if pruned.is_empty() {
         app.out.line("nothing to prune")?;
@@ -197,7 +197,7 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
     for problem in &verified.problems {
         let place = problem.session.map(|id| format!("{} ", short(id))).unwrap_or_default();
         let place = problem.at.map_or(place.clone(), |at| format!("{place}entry {}: ", at.seq.0));
-        let line = format!("{place}{}", plain(without_advice(&problem.what)));
+        let line = format!("{place}{}", plain(&problem.what));
         app.out.line(if problem.derived { app.out.styles.warn(&line) } else { app.out.styles.bad(&line) })?;
     }
     for id in &verified.unfinished {
@@ -252,8 +252,7 @@ pub async fn reindex(app: &mut App, session: Option<String>) -> Result<ExitCode>
     let done = done.map_err(milepost::Error::from)?;
     let code = if done.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(5) };
     if app.out.json {
-        let damaged: Vec<_> =
-            done.damaged.iter().map(|(id, why)| json!({ "session": id, "why": without_advice(why) })).collect();
+        let damaged: Vec<_> = done.damaged.iter().map(|(id, why)| json!({ "session": id, "why": why })).collect();
         let told = json!({ "sessions": done.sessions, "checkpoints": done.marks, "damaged": damaged });
         return app.out.json(&told).map(|()| code);
     }
@@ -264,7 +263,7 @@ pub async fn reindex(app: &mut App, session: Option<String>) -> Result<ExitCode>
     ))?;
     for (id, why) in &done.damaged {
         let bad = app.styles().bad("damaged:");
-        app.out.note(format!("{bad} {} is listed as it was: {}", short(id), plain(without_advice(why))));
+        app.out.note(format!("{bad} {} is listed as it was: {}", short(id), plain(why)));
     }
     if !done.damaged.is_empty() {
         app.out.note("`milepost verify` says what is damaged; `milepost salvage` brings what is whole of a SQLite store into a new one");
@@ -286,7 +285,7 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<ExitCode> {
     };
     let open = async |url: &str| -> Result<Store, String> {
         places::must_exist(url).map_err(|error| error.to_string())?;
-        app.other_store(url).await.map_err(|error| error.to_string())
+        app.other_store(url).await.map_err(|error| finding(&error))
     };
     let waiting = app.waiting("looking");
     let found = engine.redact(&redactor, &args.why, true, open).await?;
@@ -360,7 +359,7 @@ fn show_erased(app: &App, found: &Erased, dry_run: bool) -> Result<()> {
             app.styles().warn("warning:"),
             plain(&archive.url),
             so_many(archive.sessions.len(), "session"),
-            plain(without_advice(why))
+            plain(why)
         ));
     }
     if !dry_run && !found.is_nothing() {

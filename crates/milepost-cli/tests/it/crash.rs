@@ -224,20 +224,26 @@ fn with_every_checkpoint_damaged_a_fresh_start_keeps_the_messages() {
     let id = place.session("Precious", &["one", "two"]);
     place.ok(&["checkpoint", &id]);
     place.ok(&["messages", "add", &id, "three"]);
-    let refused = place.run(&["sessions", "resume", &id, "--fresh"]);
-    assert!(refused.code == 1 && refused.err.contains("resume it as it is"), "{refused:?}");
     let database = rusqlite::Connection::open(place.store()).unwrap();
     assert!(database.execute("UPDATE entries SET body = zeroblob(length(body)) WHERE kind = 3", []).unwrap() >= 2);
     drop(database);
-    let ran = place.run(&["sessions", "resume", &id]);
-    assert_eq!(ran.code, 5, "{ran:?}");
-    let command = format!("milepost sessions resume {} --fresh", &id[id.len() - 8..]);
-    assert!(ran.err.contains(&command), "{}", ran.err);
-    assert_eq!(ran.err.matches("older checkpoint").count(), 0, "{}", ran.err);
-    let fresh = place.run(&["sessions", "resume", &id, "--fresh", "--json"]);
-    assert_eq!(fresh.code, 0, "{fresh:?}");
-    let fresh: serde_json::Value = serde_json::from_str(&fresh.out).unwrap();
-    let new = text(&fresh, "/sessionId").to_owned();
+    // Whoever does not want a fresh start is told how to get one.
+    for more in [&["--no-fresh"][..], &["--no-fresh", "--dry-run"]] {
+        let ran = place.run(&[&["sessions", "resume", &id], more].concat());
+        assert_eq!(ran.code, 5, "{ran:?}");
+        let command = format!("begin anew  milepost sessions resume {}", &id[id.len() - 8..]);
+        assert!(ran.err.contains(&command), "{}", ran.err);
+        assert_eq!(ran.err.matches("older checkpoint").count(), 0, "{}", ran.err);
+    }
+    let before = place.json(&["sessions", "show", &id]);
+    let dry = place.run(&["sessions", "resume", &id, "--dry-run"]);
+    assert_eq!((dry.code, dry.out.as_str()), (0, "would go on as another session\n"), "{dry:?}");
+    assert!(dry.err.contains("with its 3 messages that can be read and an empty state"), "{}", dry.err);
+    let ran = place.run(&["sessions", "resume", &id, "--set", "memory.kept=1"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.err.contains(&format!("nothing of session {id} can be gone on from: every checkpoint of")), "{ran:?}");
+    assert!(ran.err.contains("it goes on as a new session, ses_") && ran.err.contains("is as it was"), "{ran:?}");
+    let new = ran.out.split_whitespace().nth(1).unwrap().to_owned();
     assert_ne!(new, id);
     assert_eq!(place.texts(&new), ["one", "two", "three"]);
     assert_eq!(place.run(&["sessions", "resume", &new]).code, 0);
@@ -257,3 +263,10 @@ fn a_resume_that_goes_on_at_the_end_says_so() {
     let done = place.ok(&["sessions", "resume", &id]);
     assert!(done.contains("its end, 2 changes after "), "{done}");
 }
+    assert_eq!(place.json(&["state", "get", &new, "memory"]), serde_json::json!({ "kept": 1 }));
+    assert_eq!(place.json(&["sessions", "show", &id]), before, "the damaged one was touched");
+    // Again, it goes on with the same one.
+    let again = place.run(&["sessions", "resume", &id]);
+    assert!(again.code == 0 && again.err.contains("which was begun anew for it before"), "{again:?}");
+    let again = place.json(&["sessions", "resume", &id]);
+    assert_eq!((text(&again, "/sessionId"), text(&again, "/begunAnewFrom")), (new.as_str(), id.as_str()));

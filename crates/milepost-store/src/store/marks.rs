@@ -233,7 +233,7 @@ impl Store {
                 };
                 match loaded {
                     Ok(loaded) => return Ok(Loaded { skipped, ..loaded }),
-                    Err(error) if error.is_damage() => skipped.push(Skipped { id: row.id, why: error.to_string() }),
+                    Err(error) if error.is_damage() => skipped.push(Skipped { id: row.id, why: error.finding() }),
                     Err(error) => return Err(error),
                 }
             }

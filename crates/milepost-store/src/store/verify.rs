@@ -118,7 +118,7 @@ impl Store {
                     session: None,
                     at: None,
                     derived: false,
-                    what: format!("record {:?} of kind {:?}: {error}", key.key, key.kind),
+                    what: format!("record {:?} of kind {:?}: {}", key.key, key.kind, error.finding()),
                 }));
             }
             Err(error) if error.is_damage() => report.note(None, None, false, &error),
@@ -278,7 +278,7 @@ impl Store {
 
 impl Verified {
     fn note(&mut self, session: Option<SessionId>, at: Option<Position>, derived: bool, error: &Error) {
-        self.problems.push(Problem { session, at, derived, what: error.to_string() });
+        self.problems.push(Problem { session, at, derived, what: error.finding() });
     }
 }
 
@@ -367,7 +367,7 @@ impl Pass<'_> {
         let decoded = match decoded {
             Ok(decoded) => decoded,
             Err(error) => {
-                self.problem(at, error.to_string());
+                self.problem(at, error.finding());
                 self.chain = entry.chain.filter(|_| codec::check(at, entry).is_ok());
                 if entry.kind == EntryKind::State {
                     self.state = None;
@@ -418,7 +418,7 @@ impl Pass<'_> {
         for (id, stored) in ids.into_iter().zip(found) {
             match stored.map(|stored| self.codec.open_blob(id, &stored).map(|_| stored.len())) {
                 Some(Ok(len)) => self.report.bytes += len as u64,
-                Some(Err(error)) => self.problem(at, error.to_string()),
+                Some(Err(error)) => self.problem(at, error.finding()),
                 None => self.problem(at, format!("blob {} is missing", Hash(id.0))),
             }
         }
@@ -450,7 +450,7 @@ impl Pass<'_> {
             Some(Body::Mark(mark)) => {
                 self.marks.push(fold::mark_to_row(self.codec, at, entry.time, &mark));
                 if let Err(error) = self.store.check_signature(at, entry) {
-                    self.problem(at, error.to_string());
+                    self.problem(at, error.finding());
                 }
                 if self.state.is_none() {
                     self.state = self.state_after(at).await;
