@@ -92,14 +92,17 @@ pub async fn list(app: &mut App, args: args::List) -> Result<()> {
         app.out.note("no sessions: begin one with `milepost sessions new`, or look with other filters");
         return Ok(());
     }
+    let ids: Vec<_> = sessions.iter().map(|session| session.id).collect();
+    let kept = engine.store().count_marks(&ids).await.map_err(milepost::Error::from)?;
     let rows: Vec<Vec<String>> = sessions
         .iter()
-        .map(|session| {
+        .zip(kept)
+        .map(|(session, kept)| {
             vec![
                 short(session.id),
                 colored(app, session.status),
                 session.messages().to_string(),
-                session.checkpoints.to_string(),
+                kept.to_string(),
                 app.out.time(session.active),
                 project(session),
                 session.agent.as_deref().map(plain).unwrap_or_default(),

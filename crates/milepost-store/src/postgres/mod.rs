@@ -317,6 +317,10 @@ impl Backend for PostgresBackend {
         on_engine!(self, workspace, |db, w| rows::marks(&db, &w, &filter))
     }
 
+    async fn count_marks(&self, workspace: &WorkspaceId, sessions: Vec<SessionId>) -> Result<Vec<u64>> {
+        on_engine!(self, workspace, |db, w| rows::count_marks(&db, &w, &sessions))
+    }
+
     async fn mark(&self, workspace: &WorkspaceId, id: CheckpointId) -> Result<Option<MarkRow>> {
         on_engine!(self, workspace, |db, w| rows::mark(&db, &w, id))
     }
