@@ -340,6 +340,13 @@ impl Backend for PostgresBackend {
         on_engine!(self, workspace, |db, w| text::search(&db, &w, &query)).map(Some)
     }
 
+    async fn text_gaps(&self, workspace: &WorkspaceId) -> Result<Vec<(SessionId, TextGap)>> {
+        match self.text {
+            true => on_engine!(self, workspace, |db, w| text::gaps(&db, &w)),
+            false => Ok(Vec::new()),
+        }
+    }
+
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {
         let text = self.text;
         let w = workspace.clone();
