@@ -104,10 +104,18 @@ fn show(app: &App, figures: &Analytics) -> Result<()> {
         0 => String::new(),
         written => format!(", {written} written to the cache"),
     };
+    let over = match figures.messages_with_text {
+        all if all == figures.total_messages => String::new(),
+        some => format!(" of text, in the {some} that have any"),
+    };
+    let tools = match figures.average_tool_length {
+        0.0 => String::new(),
+        length => format!("; {length:.0} characters in the average call or result"),
+    };
     app.out.facts(&[
         ("messages", format!("{}{left}{shared}", figures.total_messages)),
-        ("average length", format!("{:.0} characters", figures.average_message_length)),
-        ("tool calls", format!("{}, {} failed", figures.tool_calls_count, figures.tool_errors)),
+        ("average length", format!("{:.0} characters{over}", figures.average_message_length)),
+        ("tool calls", format!("{}, {} failed{tools}", figures.tool_calls_count, figures.tool_errors)),
         ("duration", format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)),
         ("artifacts", figures.artifacts_generated.to_string()),
         (
