@@ -53,7 +53,7 @@ async fn many(app: &mut App, args: args::Stats) -> Result<()> {
     let since = args.since.as_deref().map(|text| moment(text, app.out.now)).transpose()?;
     let key = key(args.keys).of_known_project(&engine).await?;
     let query = SessionQuery { status: Vec::new(), active_from: since, ..key.query() };
-    let mut progress = app.progress("counting", 0);
+    let mut progress = app.progress("counting session", 0);
     let overview = engine.overview(&query, |done| progress.tell(done)).await?;
     progress.end();
     if app.out.json {
@@ -187,9 +187,11 @@ async fn free_bytes(engine: &Milepost, id: SessionId) -> Result<u64> {
 async fn space(app: &mut App) -> Result<()> {
     let engine = app.engine().await?;
     let store = engine.store();
+    let waiting = app.waiting("measuring");
     let stats = store.stats().await.map_err(milepost::Error::from)?;
+    waiting.end();
     let mut prunable = 0;
-    let mut progress = app.progress("measuring", stats.sessions.len() as u64);
+    let mut progress = app.progress("measuring session", stats.sessions.len() as u64);
     let mut rows = Vec::new();
     for (number, usage) in stats.sessions.iter().enumerate() {
         progress.tell(number as u64);

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use milepost::model::Retention;
+use milepost::store::backend::Depth;
 use milepost::store::{Error as StoreError, Redacted, Redactor, Store};
 use milepost::{Erased, Milepost, Purge, SessionId, SessionQuery};
 use serde_json::json;
@@ -50,7 +51,7 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     }
     let (mut pruned, mut left) = (BTreeMap::new(), BTreeMap::new());
     let mut freed = 0;
-    let mut progress = app.progress("pruning", ids.len() as u64);
+    let mut progress = app.progress("pruning session", ids.len() as u64);
     for (number, id) in ids.into_iter().enumerate() {
         progress.tell(number as u64);
         let done = match args.all {
@@ -172,11 +173,13 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
         None => None,
     };
     let engine = app.engine().await?;
-    let waiting = app.waiting("verifying");
+    let waiting = app.waiting("verifying session");
     let verified = match (session, args.deep) {
         (Some(id), _) => engine.store().verify_session(id).await,
-        (None, true) => engine.store().verify_deep().await,
-        (None, false) => engine.store().verify().await,
+        (None, is_deep) => {
+            let depth = if is_deep { Depth::Deep } else { Depth::Usual };
+            engine.store().verify_with(depth, &mut |done, total| waiting.tell(done + 1, total)).await
+        }
     };
     waiting.end();
     let verified = verified.map_err(milepost::Error::from)?;
@@ -243,7 +246,7 @@ pub async fn reindex(app: &mut App, session: Option<String>) -> Result<ExitCode>
         None => None,
     };
     let engine = app.engine().await?;
-    let waiting = app.waiting("rebuilding session");
+    let waiting = app.waiting("rebuilding");
     let done = match session {
         Some(id) => engine.store().reindex_session(id).await,
         None => engine.store().reindex_with(&mut |done, total| waiting.tell(done + 1, total)).await,

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::sessions::key;
 use super::show::Later;
-use crate::app::App;
+use crate::app::{App, apart};
 use crate::args::{self, Format};
 use crate::errors::{Failed, OnFile, Usage};
 use crate::out::{Table, bytes, count, plain, short};
@@ -310,7 +310,10 @@ async fn check(app: &mut App, path: &Path, is_bundle: bool, options: &ImportOpti
         waiting.end();
         return show_imported(app, &found, true);
     }
-    let checked = check_bundle(BufReader::new(open(path)?), options)?;
+    let waiting = app.waiting("reading");
+    let (file, options) = (BufReader::new(open(path)?), options.clone());
+    let checked = apart(move || Ok(check_bundle(file, &options)?)).await?;
+    waiting.end();
     if app.out.json {
         return app.out.json(&json!({
             "sessionId": checked.session, "workspace": checked.workspace, "entries": checked.entries,

@@ -218,6 +218,34 @@ fn waiting_for_input_ends_with_an_interrupt() {
     assert!(place.texts(&id).is_empty());
 }
 
+/// Nobody writes to what it reads from: it waits where nothing can come between.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_does_not_let_go_is_left_all_the_same() {
+    let place = Place::new();
+    place.session("Here", &[]);
+    let pipe = place.file("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = place.command(["sessions", "import", pipe.to_str().unwrap()]);
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    wait_until_it_listens(&child);
+    std::thread::sleep(Duration::from_millis(300));
+    interrupt(&child);
+    let pid = child.id();
+    // Where it is not left, the test ends all the same.
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    let late = std::thread::spawn(move || {
+        if is_done.recv_timeout(Duration::from_secs(10)).is_err() {
+            drop(rustix::process::kill_process(rustix::process::Pid::from_raw(pid as i32).unwrap(), Signal::KILL));
+        }
+    });
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    drop(done.send(()));
+    late.join().unwrap();
+    assert_eq!(ran.code, 130, "{ran:?}");
+    assert!(ran.err.contains("interrupted: what was acknowledged is stored"), "{ran:?}");
+}
+
 #[test]
 fn with_every_checkpoint_damaged_a_fresh_start_keeps_the_messages() {
     let place = Place::new();
@@ -246,6 +274,13 @@ fn with_every_checkpoint_damaged_a_fresh_start_keeps_the_messages() {
     let new = ran.out.split_whitespace().nth(1).unwrap().to_owned();
     assert_ne!(new, id);
     assert_eq!(place.texts(&new), ["one", "two", "three"]);
+    assert_eq!(place.json(&["state", "get", &new, "memory"]), serde_json::json!({ "kept": 1 }));
+    assert_eq!(place.json(&["sessions", "show", &id]), before, "the damaged one was touched");
+    // Again, it goes on with the same one.
+    let again = place.run(&["sessions", "resume", &id]);
+    assert!(again.code == 0 && again.err.contains("which was begun anew for it before"), "{again:?}");
+    let again = place.json(&["sessions", "resume", &id]);
+    assert_eq!((text(&again, "/sessionId"), text(&again, "/begunAnewFrom")), (new.as_str(), id.as_str()));
     assert_eq!(place.run(&["sessions", "resume", &new]).code, 0);
 }
 
@@ -263,10 +298,3 @@ fn a_resume_that_goes_on_at_the_end_says_so() {
     let done = place.ok(&["sessions", "resume", &id]);
     assert!(done.contains("its end, 2 changes after "), "{done}");
 }
-    assert_eq!(place.json(&["state", "get", &new, "memory"]), serde_json::json!({ "kept": 1 }));
-    assert_eq!(place.json(&["sessions", "show", &id]), before, "the damaged one was touched");
-    // Again, it goes on with the same one.
-    let again = place.run(&["sessions", "resume", &id]);
-    assert!(again.code == 0 && again.err.contains("which was begun anew for it before"), "{again:?}");
-    let again = place.json(&["sessions", "resume", &id]);
-    assert_eq!((text(&again, "/sessionId"), text(&again, "/begunAnewFrom")), (new.as_str(), id.as_str()));

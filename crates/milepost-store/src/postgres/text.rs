@@ -299,10 +299,12 @@ async fn index_some(db: &Db, others: Others) -> Result<Option<usize>, Failed> {
     if stretches.is_empty() && has_recut {
         (queue, stretches) = ("recut", lent.ask(what, &db.sql(&waiting("recut")), &[]).await?);
     }
-    let mut size = 0;
+    let mut size = 0i64;
     let mut fits = 0;
     while fits < stretches.len() && size < ENTRIES {
-        size += column::<i64>(&stretches[fits], 3)? - column::<i64>(&stretches[fits], 2)?;
+        // One that has no end is as long as there may be numbers.
+        let (first, past): (i64, i64) = (column(&stretches[fits], 2)?, column(&stretches[fits], 3)?);
+        size = size.saturating_add(past.saturating_sub(first));
         fits += 1;
     }
     stretches.truncate(fits);

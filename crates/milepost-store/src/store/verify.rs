@@ -82,18 +82,19 @@ impl Store {
     /// the state of every checkpoint, every signature, every blob, every derived row. Of the text index, it is seen that
     /// its pages can be read; for what it says, see [`Store::verify_deep`].
     pub async fn verify(&self) -> Result<Verified> {
-        self.verify_to(Depth::Usual).await
+        self.verify_with(Depth::Usual, &mut |_, _| {}).await
     }
 
     /// As [`Store::verify`], and compares the text index with the texts, word by word. That takes about as long as making
     /// the index anew.
     pub async fn verify_deep(&self) -> Result<Verified> {
-        self.verify_to(Depth::Deep).await
+        self.verify_with(Depth::Deep, &mut |_, _| {}).await
     }
 
-    async fn verify_to(&self, depth: Depth) -> Result<Verified> {
+    /// The one or the other, telling how many sessions are done, and of how many.
+    pub async fn verify_with(&self, depth: Depth, progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Verified> {
         // Both at once: the one looks at pages, the other at what they say.
-        let (checked, verified) = join(self.inner.backend.check(depth), self.verify_sessions()).await;
+        let (checked, verified) = join(self.inner.backend.check(depth), self.verify_sessions(progress)).await;
         let mut report = Verified::default();
         match checked {
             Ok(found) => {
@@ -127,7 +128,7 @@ impl Store {
         Ok(report)
     }
 
-    async fn verify_sessions(&self) -> Result<Verified> {
+    async fn verify_sessions(&self, progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Verified> {
         let mut report = Verified::default();
         let rows = match self.all_sessions().await {
             Err(error) if error.is_damage() => {
@@ -143,7 +144,9 @@ impl Store {
                 report.problems.push(Problem { session: Some(id), at: None, derived: true, what });
             }
         }
-        for row in rows {
+        let total = rows.len() as u64;
+        for (number, row) in (0..).zip(rows) {
+            progress(number, total);
             self.verify_row(&row, &mut report).await?;
         }
         Ok(report)
