@@ -121,7 +121,8 @@ class AsyncMilepost:
     ) -> AsyncSession:
         """The open session of exactly this project, agent, feature, task and stage, or a new one; held.
 
-        Whoever asks at the same time gets the same session.
+        Whoever asks at the same time gets the same session. One of which nothing is whole is begun anew with its messages:
+        `begun_anew_from` in the new one's `extra` names it.
         """
         return AsyncSession(await self._call("get_or_create", project, agent, feature, task, stage))
 
@@ -137,11 +138,15 @@ class AsyncMilepost:
         set: Mapping[str, JSON] | None = None,
         take_over: bool = False,
         reopen: bool = False,
+        begin_anew: bool = False,
     ) -> AsyncSession:
         """Takes a session's lease and goes on with it: from its end, or from a checkpoint (id, label or time).
 
-        Where it goes on from is in `Session.resumed`."""
-        held, told = await self._call("resume", session, at, None if set is None else dict(set), take_over, reopen)
+        Where it goes on from is in `Session.resumed`. Damaged checkpoints are passed over for older ones. Where none is whole,
+        it fails with `Corrupt`; with `begin_anew` it goes on as a new session that has the messages that are whole, and
+        `resumed.instead_of` says so."""
+        values = None if set is None else dict(set)
+        held, told = await self._call("resume", session, at, values, take_over, reopen, begin_anew)
         return AsyncSession(held, Resumed._of(told))
 
     async def branch(

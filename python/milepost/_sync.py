@@ -143,7 +143,8 @@ class Milepost:
     ) -> Session:
         """The open session of exactly this project, agent, feature, task and stage, or a new one; held.
 
-        Whoever asks at the same time gets the same session.
+        Whoever asks at the same time gets the same session. One of which nothing is whole is begun anew with its messages:
+        `begun_anew_from` in the new one's `extra` names it.
         """
         return Session(self._call("get_or_create", project, agent, feature, task, stage))
 
@@ -159,10 +160,13 @@ class Milepost:
         set: Mapping[str, JSON] | None = None,
         take_over: bool = False,
         reopen: bool = False,
+        begin_anew: bool = False,
     ) -> Session:
         """Takes a session's lease and goes on with it: from its end, or from a checkpoint (id, label or time).
 
-        Where it goes on from is in `Session.resumed`.
+        Where it goes on from is in `Session.resumed`. Damaged checkpoints are passed over for older ones. Where none is whole,
+        it fails with `Corrupt`; with `begin_anew` it goes on as a new session that has the messages that are whole, and
+        `resumed.instead_of` says so.
 
         >>> store = milepost.open("memory:")
         >>> with store.create(state={"memory": {"step": 1}}) as session:
@@ -172,7 +176,8 @@ class Milepost:
         >>> resumed.resumed.state
         {'memory': {'step': 1}}
         """
-        held, told = self._call("resume", session, at, None if set is None else dict(set), take_over, reopen)
+        values = None if set is None else dict(set)
+        held, told = self._call("resume", session, at, values, take_over, reopen, begin_anew)
         return Session(held, Resumed._of(told))
 
     def branch(

@@ -213,6 +213,8 @@ class Resumed:
     skipped: tuple[tuple[str, str], ...] = ()
     """Newer checkpoints that are damaged and were passed over, each with why."""
     damaged: tuple[str, ...] = ()
+    instead_of: str | None = None
+    """Nothing of this session could be gone on from: the one that was resumed was begun anew with its messages."""
 
     @classmethod
     def _of(cls, told: dict[str, JSON]) -> Resumed:
@@ -225,6 +227,7 @@ class Resumed:
             moved=told["moved"],
             skipped=tuple((skipped["id"], skipped["why"]) for skipped in told["skipped"]),
             damaged=tuple(told["damaged"]),
+            instead_of=told["instead_of"],
         )
 
 

@@ -379,6 +379,7 @@ impl Engine {
         set: Option<Bound<'py, PyDict>>,
         take_over: bool,
         reopen: bool,
+        begin_anew: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (place, id) = (Arc::clone(&self.place), session_id(py, &session)?);
         let how = Resume {
@@ -386,6 +387,7 @@ impl Engine {
             set: settings(py, set.as_ref())?,
             take_over,
             reopen,
+            begin_anew,
             ..Resume::default()
         };
         let work = async move {
@@ -393,6 +395,7 @@ impl Engine {
             let skipped: Vec<_> =
                 resumed.skipped.iter().map(|skipped| json!({ "id": skipped.id, "why": skipped.why })).collect();
             let told = json!({
+                "instead_of": resumed.anew.as_ref().map(|anew| anew.instead_of),
                 "from": resumed.from.as_ref().map(marked),
                 "skipped": skipped,
                 "damaged": resumed.damaged,

@@ -92,7 +92,11 @@ fn describe(failure: &Failure) -> (&'static str, String, Vec<(&'static str, Stri
             ("Refused", vec![("what", text(checkpoint)), ("session", text(owner))])
         }
         Error::Apart { session, why, .. } => ("Refused", vec![("session", text(session)), ("why", why.clone())]),
-        Error::Damaged { what, why, .. } => ("Corrupt", vec![("what", what.clone()), ("why", why.clone())]),
+        Error::NothingWhole { session, why } => ("Corrupt", vec![("what", text(session)), ("why", why.clone())]),
+        Error::Completed { session } => {
+            let instead = text(&"branch from one of its checkpoints, or reopen it");
+            ("Refused", vec![("what", text(session)), ("why", text(&"it is completed")), ("instead", instead)])
+        }
         Error::NoFile { what } => ("File", vec![("what", what.clone())]),
         Error::Config { place, why, instead } | Error::ConfigKey { place, why, instead } => {
             ("Config", vec![("what", place.clone()), ("why", why.clone()), ("instead", instead.clone())])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -29,6 +30,26 @@ def test_a_session_is_resumed_with_what_it_had(store: milepost.Milepost) -> None
         assert again.resumed.messages == 2 and again.resumed.status == "paused"
         again.complete()
     assert store.session(session.id).status == "completed"
+
+
+def test_a_session_of_which_nothing_is_whole_is_begun_anew_where_asked(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    with milepost.open(url) as store, store.create("Papers", task="t-1", state={"memory": {"n": 1}}) as session:
+        session.append([("user", "one"), ("assistant", "two")])
+    database = sqlite3.connect(tmp_path / "m.db")
+    database.execute("UPDATE entries SET body = zeroblob(length(body)) WHERE kind IN (2, 3)")
+    database.commit()
+    database.close()
+    with milepost.open(url) as store:
+        with pytest.raises(errors.Corrupt, match="begin anew"):
+            store.resume(session.id)
+        with store.resume(session.id, begin_anew=True) as again:
+            assert again.resumed is not None
+            assert again.id != session.id and again.resumed.instead_of == session.id
+            assert again.resumed.messages == 2 and again.resumed.state == {}
+        with store.get_or_create(task="t-1") as same:
+            assert same.id == again.id
+        assert store.session(again.id).extra == {"begun_anew_from": session.id}
 
 
 def test_unknown_blocks_and_fields_come_back_as_they_went_in(store: milepost.Milepost) -> None:

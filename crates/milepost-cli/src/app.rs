@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use crate::args::Global;
-use crate::errors::{Failed, INTERRUPTED, Interrupted, OnFile, Usage, without_advice};
+use crate::errors::{Failed, INTERRUPTED, Interrupted, OnFile, Usage};
 use crate::out::{Out, Styles, count, plain, short};
 use crate::progress::{Progress, Waiting};
 use crate::{holder, places, scratch};
@@ -69,8 +69,16 @@ pub fn runtime() -> Result<Runtime> {
 /// How long a run that is stopped twice may take to note how far it came.
 const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Runs something until it ends or the person stops it. Who stops it twice waits for no command: they are ended at once.
-pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>, on: OnInterrupt) -> Result<T> {
+/// How long work that is to be left may go on before it is left in the middle: what it does at this moment may let nobody in between.
+const LET_GO: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// Runs something until it ends or the person stops it. What does not let go is left all the same, after `last_words`: what was
+/// acknowledged is stored. Who stops it twice waits for no command: they are ended at once.
+pub async fn until_interrupted<T>(
+    work: impl Future<Output = Result<T>>,
+    on: OnInterrupt,
+    last_words: impl FnOnce() + Send + 'static,
+) -> Result<T> {
     if matches!(on, OnInterrupt::Own) {
         return work.await;
     }
@@ -89,7 +97,14 @@ pub async fn until_interrupted<T>(work: impl Future<Output = Result<T>>, on: OnI
             }
             _ => drop(tell.send(())),
         }
-        interrupts.recv().await;
+        match is_told {
+            true => interrupts.recv().await,
+            false if tokio::time::timeout(LET_GO, interrupts.recv()).await.is_err() => {
+                crate::progress::clear();
+                last_words();
+            }
+            false => {}
+        }
         // What ignores a request to end would live on. Whoever ran it notes that, if it takes no longer than a moment.
         milepost_run::run::end_commands();
         if is_told {
@@ -184,13 +199,12 @@ fn variable(name: &str) -> Option<String> {
 
 /// A store whose file is damaged is read by no command: what helps is a rescue.
 fn damaged_store(error: &StoreError, url: &str, way: &'static str) -> anyhow::Error {
-    let text = milepost::Error::from(error.clone()).to_string();
     match places::rescue_of(url) {
         Some(command) => Failed::damaged_with(
             format!(
                 "the store {}: {}; rescue what is whole into a new store, or restore a backup",
                 plain(url),
-                without_advice(&text)
+                error.finding()
             ),
             vec![(way, command)],
         )
@@ -547,7 +561,7 @@ impl App {
         self.global.quiet
     }
 
-    fn shows_progress(&self) -> bool {
+    pub fn shows_progress(&self) -> bool {
         !self.global.json && !self.global.quiet
     }
 

@@ -189,7 +189,7 @@ fn code_of(error: &Error) -> u8 {
         Error::Ambiguous { .. } | Error::NoCheckpoint { .. } | Error::OtherSession { .. } | Error::NoFile { .. } => 3,
         Error::Malformed { .. } | Error::Config { .. } => 2,
         Error::ConfigKey { .. } => 6,
-        Error::Damaged { .. } => 5,
+        Error::NothingWhole { .. } => 5,
         Error::Store(error) => match error {
             error if is_long_name(error) => 2,
             StoreError::NotFound { .. } => 3,
@@ -239,6 +239,16 @@ fn ways_on(error: &anyhow::Error) -> Vec<(&'static str, String)> {
         Some(Error::OtherSession { owner, session, .. }) => {
             let list = |id| format!("milepost sessions checkpoints {}", short(id));
             return vec![("list", list(session)), ("list of that session", list(owner))];
+        }
+        Some(Error::Completed { session }) => {
+            let id = short(session);
+            return vec![
+                ("branch", format!("milepost sessions branch {id}")),
+                ("reopen", format!("milepost sessions resume {id} --reopen")),
+            ];
+        }
+        Some(Error::NothingWhole { session, .. }) => {
+            return vec![("begin anew", format!("milepost sessions resume {}", short(session)))];
         }
         Some(Error::Store(error)) => error,
         _ => return Vec::new(),
@@ -357,9 +367,9 @@ pub fn report(
     ExitCode::from(code)
 }
 
-/// What is damaged, without the advice that ends the message where it stands alone.
-pub fn without_advice(text: &str) -> &str {
-    text.split("; run verify").next().unwrap_or(text)
+/// What is wrong, without what to do about it, where the store said so.
+pub fn finding(error: &anyhow::Error) -> String {
+    of_engine(error).map_or_else(|| format!("{error:#}"), |error| error.finding())
 }
 
 #[cfg(test)]

@@ -20,7 +20,13 @@ fn main() -> ExitCode {
     let mut app = app::App::new(args.global, args.command.needs_store());
     let on_interrupt = args.command.on_interrupt(&app.cancel);
     let outcome = app::runtime().and_then(|runtime| {
-        let work = app::until_interrupted(commands::run(&mut app, args.command), on_interrupt);
+        let styles = app.styles();
+        let last_words = move || {
+            if !is_endless {
+                errors::report(&errors::Interrupted.into(), json, only_reads, styles, &[]);
+            }
+        };
+        let work = app::until_interrupted(commands::run(&mut app, args.command), on_interrupt, last_words);
         let outcome = {
             // This thread waits for nothing else: the store may work on it, instead of handing each write to another and back.
             let _inside = runtime.enter();

@@ -7,10 +7,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use milepost::Timestamp;
 use milepost::model::Source;
 
+use crate::out::clip;
+
 /// Nothing is shown before so long.
 const SHOW_AFTER_MS: i64 = 1000;
 /// Between two changes of the line.
 const EVERY_MS: i64 = 200;
+
+/// What a terminal adds when somebody presses Ctrl-C.
+const CTRL_C: usize = "^C".len();
+
+/// Shows a line in the place of the last one. One that went over the end of the terminal's line could not be taken away.
+fn show(line: &str) {
+    let width = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
+    let mut err = std::io::stderr().lock();
+    // When the error output is gone there is nobody to tell.
+    let _ = write!(err, "\r\x1b[K{}", clip(line, width.saturating_sub(CTRL_C + 1))).and_then(|()| err.flush());
+}
+
+/// Takes the line away.
+pub fn clear() {
+    if std::io::stderr().is_terminal() {
+        show("");
+    }
+}
 
 /// How far something is.
 pub struct Progress {
@@ -28,6 +48,11 @@ impl Progress {
         Self { what, total, began, shown: None, source }
     }
 
+    /// Something else is done now.
+    pub fn now(&mut self, what: &'static str) {
+        self.what = what;
+    }
+
     /// So many are done.
     pub fn tell(&mut self, done: u64) {
         self.tell_with(done, String::new);
@@ -43,16 +68,13 @@ impl Progress {
         }
         self.shown = Some(now);
         let of = if self.total > 0 { format!(" of {}", self.total) } else { String::new() };
-        let mut err = std::io::stderr().lock();
-        // When the error output is gone there is nobody to tell.
-        let _ = write!(err, "\r\x1b[K{} {done}{of}{}", self.what, more()).and_then(|()| err.flush());
+        show(&format!("{} {done}{of}{}", self.what, more()));
     }
 
     /// Takes the line away.
     pub fn end(&mut self) {
         if self.shown.take().is_some() {
-            let mut err = std::io::stderr().lock();
-            let _ = write!(err, "\r\x1b[K").and_then(|()| err.flush());
+            clear();
         }
     }
 }
@@ -91,8 +113,7 @@ impl Waiting {
                     (done, 0) => format!(" {done}"),
                     (done, total) => format!(" {done} of {total}"),
                 };
-                let mut err = std::io::stderr().lock();
-                let _ = write!(err, "\r\x1b[K{what}{far}, {seconds} s").and_then(|()| err.flush());
+                show(&format!("{what}{far}, {seconds} s"));
             }
         });
         Self(Some((task, shown)))
@@ -116,11 +137,9 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some((task, shown)) = self.0.take() {
             task.abort();
-            if !shown.is_shown.load(Ordering::Relaxed) {
-                return;
+            if shown.is_shown.load(Ordering::Relaxed) {
+                clear();
             }
-            let mut err = std::io::stderr().lock();
-            let _ = write!(err, "\r\x1b[K").and_then(|()| err.flush());
         }
     }
 }

@@ -80,6 +80,8 @@ pub enum Said {
 pub struct Left {
     /// The session as it was.
     pub info: SessionInfo,
+    /// Nothing of it could be gone on from: it goes on as another session.
+    pub anew: Option<milepost::Anew>,
     /// Its last messages.
     pub last: Vec<StoredMessage>,
     /// An answer was cut by a crash: what had arrived of it is a message now.
@@ -138,7 +140,9 @@ impl Chat {
     ) -> Result<(Self, Left)> {
         let info = engine.store().session(id).await?;
         refuse_a_run(engine, &info).await?;
-        let session = engine.resume(id, how).await?.session;
+        let resumed = engine.resume(id, how).await?;
+        let (session, anew) = (resumed.session, resumed.anew);
+        let id = session.id();
         let purse = Counted::of(&session).await?;
         let chat = Self::with(session, model, dialect, purse);
         let mended = chat.mend().await?;
@@ -149,7 +153,7 @@ impl Chat {
             let what = format!("the model is asked again at {due}");
             *chat.leave.lock().unwrap_or_else(PoisonError::into_inner) = Leave::Waits(what);
         }
-        Ok((chat, Left { info, last, mended, is_unanswered }))
+        Ok((chat, Left { info, anew, last, mended, is_unanswered }))
     }
 
     /// With a limit to the tokens of an answer.
@@ -549,7 +553,12 @@ impl Chat {
 /// Whoever talks in a session leaves it paused, and its wake-up is the conversation's own: a run that waits there would wait for ever.
 async fn refuse_a_run(engine: &Milepost, info: &SessionInfo) -> Result<()> {
     let id = info.id;
-    if Ledger::graph_text(&engine.store().state(id).await?).is_none() {
+    let is_run = match engine.store().state(id).await {
+        // Then it is begun anew, without a run.
+        Err(error) if error.is_damage() => false,
+        state => Ledger::graph_text(&state?).is_some(),
+    };
+    if !is_run {
         return Ok(());
     }
     if info.status == Status::Waiting || wake::due(engine, id).await?.is_some() {

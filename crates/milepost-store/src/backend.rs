@@ -715,6 +715,27 @@ pub trait Backend: Send + Sync + 'static {
     async fn sessions(&self, workspace: &WorkspaceId, filter: SessionFilter) -> Result<Vec<SessionRow>>;
     /// Lists marks of one timeline.
     async fn marks(&self, workspace: &WorkspaceId, filter: MarkFilter) -> Result<Vec<MarkRow>>;
+    /// How many marks each of these sessions has up to its head, also on the timelines that it continues, without those in
+    /// the trash. In the order asked; 0 where there is no such session.
+    async fn count_marks(&self, workspace: &WorkspaceId, sessions: Vec<SessionId>) -> Result<Vec<u64>> {
+        let mut counts = Vec::with_capacity(sessions.len());
+        for id in sessions {
+            let (mut count, mut next) = (0, self.session(workspace, id).await?.map(|head| head.timeline));
+            let mut past = Seq(u64::MAX);
+            while let Some(line) = next {
+                count += self.marks(workspace, MarkFilter::of(line.id, Seq(0), past)).await?.len() as u64;
+                next = match line.parent {
+                    Some(at) => {
+                        past = past.min(at.seq.next());
+                        self.timeline(workspace, at.timeline).await?
+                    }
+                    None => None,
+                };
+            }
+            counts.push(count);
+        }
+        Ok(counts)
+    }
     /// Finds a mark by name.
     async fn mark(&self, workspace: &WorkspaceId, id: CheckpointId) -> Result<Option<MarkRow>>;
     /// The newest keyframe of this timeline at or before an entry.

@@ -300,6 +300,14 @@ impl Error {
     pub(crate) fn not_found(what: &'static str, id: impl ToString) -> Self {
         Error::NotFound { what, id: id.to_string() }
     }
+    /// What is wrong, without what to do about it: for whoever names it in a list, or says what to do in words of their own.
+    pub fn finding(&self) -> String {
+        match self {
+            Error::Corrupt { what, why } => format!("{what} is damaged: {why}"),
+            error => error.to_string(),
+        }
+    }
+
     /// Whether stored data are damaged or gone at this place, so that an older place may still be whole.
     pub fn is_damage(&self) -> bool {
         matches!(self, Error::Corrupt { .. } | Error::Pruned { .. } | Error::Newer { .. })

@@ -40,6 +40,13 @@ pub(crate) struct Workspace {
     pub(crate) made: u64,
 }
 
+/// Marks that were counted along timelines.
+pub(crate) struct MarksUpTo {
+    pub(crate) count: u64,
+    /// The entry up to and with which it goes on, on a timeline that is not here.
+    pub(crate) beyond: Option<Position>,
+}
+
 pub(crate) struct SessionState {
     pub(crate) row: SessionRow,
     pub(crate) noted_length: u64,
@@ -108,6 +115,24 @@ impl Workspace {
     fn head(&self, session: SessionId, name: &str) -> Option<TimelineId> {
         let is_head = |line: &TimelineState| line.session == session && line.head.as_deref() == Some(name);
         self.timelines.iter().find(|(_, line)| is_head(line)).map(|(id, _)| *id)
+    }
+
+    /// The main heads of all sessions.
+    pub(crate) fn main_heads(&self) -> BTreeMap<SessionId, TimelineId> {
+        let heads = self.timelines.iter().filter(|(_, line)| line.head.as_deref() == Some(MAIN_HEAD));
+        heads.map(|(id, line)| (line.session, *id)).collect()
+    }
+
+    /// Counts the marks up to the end of a timeline that are not in the trash, as far back as timelines are here.
+    pub(crate) fn marks_up_to(&self, head: TimelineId) -> MarksUpTo {
+        let (mut count, mut next) = (0, Some(Position { timeline: head, seq: Seq(u64::MAX) }));
+        while let Some(last) = next {
+            let Some(line) = self.timelines.get(&last.timeline) else { break };
+            let marks = self.marks.range(Position { seq: Seq(0), ..last }..=last);
+            count += marks.filter(|(_, row)| row.trashed.is_none()).count() as u64;
+            next = line.parent.map(|at| Position { seq: at.seq.min(last.seq), ..at });
+        }
+        MarksUpTo { count, beyond: next }
     }
 
     pub(crate) fn check_epoch(&self, session: SessionId, epoch: Epoch) -> Result<()> {
@@ -578,6 +603,14 @@ impl Backend for MemoryBackend {
                 Order::Forward => page(rows, filter.limit),
                 Order::Backward => page(rows.rev(), filter.limit),
             })
+        })
+    }
+
+    async fn count_marks(&self, workspace: &WorkspaceId, sessions: Vec<SessionId>) -> Result<Vec<u64>> {
+        self.with(workspace, |w| {
+            let heads = w.main_heads();
+            let count = |id: &SessionId| heads.get(id).map_or(0, |head| w.marks_up_to(*head).count);
+            Ok(sessions.iter().map(count).collect())
         })
     }
 

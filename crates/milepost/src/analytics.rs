@@ -33,7 +33,9 @@ pub struct Analytics {
     pub assistant_messages: u64,
     /// Messages by role.
     pub by_role: BTreeMap<String, u64>,
-    /// Characters of the average message.
+    /// Messages that have text: not only calls, results or images.
+    pub messages_with_text: u64,
+    /// Characters of text of the average message that has any.
     pub average_message_length: f64,
     /// Calls of tools.
     pub tool_calls_count: u64,
@@ -41,6 +43,8 @@ pub struct Analytics {
     pub by_tool: BTreeMap<String, u64>,
     /// Results of tools that were errors.
     pub tool_errors: u64,
+    /// Characters of the average call (its tool's name and its arguments) or result.
+    pub average_tool_length: f64,
     /// Milliseconds from the first message to the last.
     pub duration: i64,
     /// Artifacts: those that memory names, or those that are kept with the session, whichever are more.
@@ -107,7 +111,7 @@ impl Milepost {
             *overview.by_status.entry(session.status.to_string()).or_default() += 1;
             match self.count(&session, &mut counting, &mut days).await {
                 Err(Error::Store(error)) if error.is_damage() || is_shredded(&error) => {
-                    overview.uncounted.push((session.id, error.to_string()));
+                    overview.uncounted.push((session.id, error.finding()));
                 }
                 counted => counted?,
             }
@@ -242,7 +246,12 @@ fn day(days: &mut BTreeMap<String, Day>, time: Timestamp) -> &mut Day {
 
 struct Counting {
     done: Analytics,
+    /// Of texts.
     characters: u64,
+    /// Calls and results,
+    tool_parts: u64,
+    /// and what they have.
+    tool_characters: u64,
     /// What keeps artifacts, where there are any.
     projects: Option<Projects>,
 }
@@ -250,7 +259,7 @@ struct Counting {
 impl Counting {
     async fn begin(engine: &Milepost) -> Result<Self> {
         let projects = Projects::open_if_any(engine.store()).await?;
-        Ok(Self { done: Analytics::default(), characters: 0, projects })
+        Ok(Self { done: Analytics::default(), characters: 0, tool_parts: 0, tool_characters: 0, projects })
     }
 
     fn message(&mut self, message: &Message, is_left: bool) {
@@ -264,21 +273,33 @@ impl Counting {
         done.assistant_messages += u64::from(message.role == Role::Assistant);
         *done.by_role.entry(message.role.to_string()).or_default() += 1;
         done.usage = done.usage + Usage::of(message);
-        self.characters += message.text().chars().count() as u64;
+        let mut characters = 0;
         for block in milepost_context::history::blocks(message) {
-            match block {
+            match &block {
+                Block::Text { text, .. } => characters += text.chars().count() as u64,
                 Block::ToolCall { name, .. } => {
                     done.tool_calls_count += 1;
-                    *done.by_tool.entry(name).or_default() += 1;
+                    *done.by_tool.entry(name.clone()).or_default() += 1;
                 }
                 Block::ToolResult { is_error: true, .. } => done.tool_errors += 1,
                 _ => {}
             }
+            if matches!(block, Block::ToolCall { .. } | Block::ToolResult { .. }) {
+                self.tool_parts += 1;
+                let alone = Message::blocks(message.role.clone(), vec![block]);
+                self.tool_characters += alone.text().chars().count() as u64;
+            }
         }
+        done.messages_with_text += u64::from(characters > 0);
+        self.characters += characters;
     }
 
     fn finish(self) -> Analytics {
-        let average = self.characters as f64 / self.done.total_messages.max(1) as f64;
-        Analytics { average_message_length: average, ..self.done }
+        let average = |characters: u64, count: u64| characters as f64 / count.max(1) as f64;
+        Analytics {
+            average_message_length: average(self.characters, self.done.messages_with_text),
+            average_tool_length: average(self.tool_characters, self.tool_parts),
+            ..self.done
+        }
     }
 }

@@ -57,7 +57,7 @@ impl Milepost {
         let mut unreadable = None;
         match self.store().verify_session(id).await {
             Ok(verified) => problems.extend(verified.problems.into_iter().map(|problem| problem.what)),
-            Err(error) if error.is_damage() => problems.push(error.to_string()),
+            Err(error) if error.is_damage() => problems.push(error.finding()),
             Err(error) if is_its_own(&error) => unreadable = Some(error.to_string()),
             Err(error) => return Err(error.into()),
         }
@@ -73,7 +73,7 @@ impl Milepost {
             // The problems above mostly say what cannot be read.
             Err(error) if error.is_damage() => {
                 if problems.is_empty() {
-                    problems.push(error.to_string());
+                    problems.push(error.finding());
                 }
             }
             Err(error) if is_its_own(&error) => unreadable = Some(error.to_string()),

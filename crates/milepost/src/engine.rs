@@ -281,7 +281,8 @@ impl Milepost {
 
     /// The session of exactly this project, feature, task and stage that is still open, or a new one. A kind of agent that
     /// is named must be the session's; where none is, a session of nobody in particular comes before those of others, the
-    /// last active first. Whoever asks at the same time gets the same session.
+    /// last active first. Whoever asks at the same time gets the same session. One of which nothing is whole is begun anew
+    /// with its messages ([`Notice::BegunAnew`] tells).
     pub async fn get_or_create(&self, key: &SessionKey) -> Result<Session> {
         if *key == SessionKey::default() {
             return Err(Error::refused(
@@ -336,10 +337,11 @@ impl Milepost {
     }
 
     async fn go_on(&self, id: SessionId) -> Result<Session> {
-        Ok(self.resume(id, crate::resume::Resume::default()).await?.session)
+        Ok(self.resume(id, crate::resume::Resume { begin_anew: true, ..Default::default() }).await?.session)
     }
 
-    /// The session that was asked for, resumed; or a new one when none was.
+    /// The session that was asked for, resumed; or a new one when none was. Where nothing of it is whole, the one that is
+    /// begun anew with its messages: [`Notice::BegunAnew`] tells, and its id is another.
     pub async fn get_or_resume(&self, id: Option<SessionId>, new: NewSession) -> Result<Session> {
         match id {
             Some(id) => self.go_on(id).await,

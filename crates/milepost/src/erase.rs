@@ -64,7 +64,7 @@ impl Milepost {
         let mut archives = Vec::new();
         for (url, sessions) in places {
             let outcome = match open(&url).await {
-                Ok(store) => redact_there(store, redactor, why, dry_run).await.map_err(|error| error.to_string()),
+                Ok(store) => redact_there(store, redactor, why, dry_run).await.map_err(|error| error.finding()),
                 Err(why) => Err(why),
             };
             archives.push(ErasedArchive { url, sessions, outcome });

@@ -35,6 +35,25 @@ pub enum Error {
         instead: String,
     },
 
+    /// A session is completed, and nobody said that it is to go on all the same.
+    #[error("resuming session {session}: it is completed; branch from one of its checkpoints, or reopen it")]
+    Completed {
+        /// The session.
+        session: SessionId,
+    },
+
+    /// Neither a session's end nor any of its checkpoints is whole. A new session can have its messages: see
+    /// [`Resume::begin_anew`](crate::Resume::begin_anew).
+    #[error(
+        "resuming session {session}: {why}; nothing is left to go on from: begin anew with the messages that are whole"
+    )]
+    NothingWhole {
+        /// The session.
+        session: SessionId,
+        /// What is damaged.
+        why: String,
+    },
+
     /// What was asked makes no sense here.
     #[error("{what}: {why}; {instead}")]
     Refused {
@@ -114,17 +133,6 @@ pub enum Error {
         instead: String,
     },
 
-    /// What is needed for it is damaged.
-    #[error("{what}: {why}; {instead}")]
-    Damaged {
-        /// What was asked.
-        what: String,
-        /// What is damaged.
-        why: String,
-        /// What to do instead.
-        instead: String,
-    },
-
     /// A configuration file, variable or setting is wrong.
     #[error("{place}: {why}; {instead}")]
     Config {
@@ -183,6 +191,14 @@ impl Apart {
 }
 
 impl Error {
+    /// What is wrong, without what to do about it, where the store said so.
+    pub fn finding(&self) -> String {
+        match self {
+            Error::Store(error) => error.finding(),
+            error => error.to_string(),
+        }
+    }
+
     /// What was given cannot be meant.
     pub fn malformed(what: impl Into<String>, why: impl Into<String>, instead: impl Into<String>) -> Self {
         Error::Malformed { what: what.into(), why: why.into(), instead: instead.into() }

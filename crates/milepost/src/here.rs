@@ -86,6 +86,13 @@ impl Session {
         let Ok(Some(_)) = self.engine().store().record(COLLECTED, &self.id().to_string()).await else { return None };
         let state = self.state().await.ok()?;
         let known = PathBuf::from(state.pointer("/context/workingDirectory").and_then(Value::as_str)?);
+        if known.as_os_str().to_string_lossy().contains("[redacted:") {
+            return Some(
+                "the path of its directory has a secret in it and is not kept: what the session knows of it is as it was \
+                 before; give the directory another name, and begin a session there"
+                    .to_owned(),
+            );
+        }
         let directory = match known.is_dir() {
             true => Some(known.clone()),
             false => self.moved_to(&known).await.ok().flatten(),

@@ -32,6 +32,7 @@
 //! ```
 
 mod analytics;
+mod anew;
 mod chapter;
 pub mod config;
 mod diff;
@@ -67,6 +68,7 @@ pub mod transfer;
 mod usage;
 
 pub use analytics::{Analytics, Day, Overview};
+pub use anew::Anew;
 pub use chapter::{Chapter, Compact, Dropped, KEPT_SUMMARIES, Planned};
 pub use diff::{Diff, PathDiff, state_diff};
 pub use doctor::{Ailment, Diagnosis};
@@ -88,7 +90,7 @@ pub use notice::{Counts, Notice};
 pub use point::{Point, parse_set};
 #[cfg(feature = "sqlite")]
 pub use rescue::{needs_rescue, rescue};
-pub use resume::{CHECKED_MESSAGES, Fresh, Preview, Resume, Resumed};
+pub use resume::{CHECKED_MESSAGES, Preview, Resume, Resumed};
 pub use salvage::Salvaged;
 pub use search::{Around, Found, How, SearchHit, SearchQuery};
 pub use session::{Appended, NewSession, Session};

@@ -1,4 +1,5 @@
-//! One structured line for every checkpoint made or restored, and the counts that monitoring reads.
+//! One structured line for every checkpoint made or restored and every session begun anew, and the counts that monitoring
+//! reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -81,6 +82,25 @@ pub enum Notice {
         #[serde(rename = "environment_variables")]
         environment_variables: usize,
     },
+    /// Nothing of a session could be gone on from: it goes on as a new one.
+    BegunAnew {
+        /// When.
+        #[serde(serialize_with = "crate::text::time")]
+        timestamp: Timestamp,
+        /// The new session.
+        session_id: SessionId,
+        /// Its task, or else the damaged session once more.
+        task_id: String,
+        /// The damaged session. It is as it was.
+        instead_of: SessionId,
+        /// What is damaged.
+        reason: String,
+        /// Messages that were taken over.
+        messages: u64,
+        /// Messages that are damaged, or may be.
+        #[serde(rename = "messages_lost")]
+        messages_lost: u64,
+    },
 }
 
 /// The task that a session works on; one that has none is its own.
@@ -104,6 +124,7 @@ impl Counts {
             Notice::CheckpointFailed { .. } => (&self.failed, 1),
             Notice::CheckpointRestored { .. } => (&self.restored, 1),
             Notice::CheckpointsPruned { checkpoints, .. } => (&self.pruned, checkpoints.len() as u64),
+            Notice::BegunAnew { .. } => return,
         };
         counter.fetch_add(count, Ordering::Relaxed);
     }

@@ -1,15 +1,16 @@
 //! Going on with a session: from its newest checkpoint that is whole, or from the one asked for.
 
 use milepost_model::delta::StatePath;
-use milepost_model::{CheckpointId, Seq, SessionId, SessionPatch, State, Status, TimelineId, Timestamp};
+use milepost_model::{CheckpointId, Seq, SessionId, State, Status, TimelineId, Timestamp};
 use milepost_store::{Claim, Mark, MarkQuery, MessageQuery, Skipped};
 use serde_json::Value;
 
+use crate::anew::{Anew, must_be_begun};
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
 use crate::notice::Notice;
 use crate::point::{Point, refusal};
-use crate::session::{NewSession, Session, hidden, in_trash, restored};
+use crate::session::{Session, hidden, in_trash, restored};
 
 /// So many messages before a checkpoint are read to see whether they can be, at least; and as many as a request holds.
 /// What is damaged before them is found by `verify`.
@@ -31,6 +32,9 @@ pub struct Resume {
     pub wait_ms: u64,
     /// Go on with a session that was completed.
     pub reopen: bool,
+    /// Where nothing of it can be gone on from, neither its end nor any checkpoint: go on with a new session that has the
+    /// messages that are whole, and an empty state. The damaged one stays as it is. See [`Resumed::anew`].
+    pub begin_anew: bool,
     /// Give the state with its secrets from the vault. What is stored stays redacted.
     pub reveal: bool,
 }
@@ -59,6 +63,8 @@ impl Resume {
 pub struct Resumed {
     /// The session, held.
     pub session: Session,
+    /// Nothing of the session that was asked for could be gone on from: it goes on as another one, which `session` is.
+    pub anew: Option<Anew>,
     /// The checkpoint it goes on from; none when it has none.
     pub from: Option<Mark>,
     /// Messages, state changes and checkpoints behind that one with which it goes on, because it goes on at its end.
@@ -86,6 +92,8 @@ pub struct Resumed {
 /// What a resume would do.
 #[derive(Debug, Clone)]
 pub struct Preview {
+    /// Nothing of it can be gone on from: it would go on as another one.
+    pub anew: Option<Anew>,
     /// The checkpoint it would go on from; none when there is none.
     pub from: Option<Mark>,
     /// Messages, state changes and checkpoints behind that one with which it would go on.
@@ -99,17 +107,25 @@ pub struct Preview {
 }
 
 impl Milepost {
-    /// Takes a session's lease and goes on with it. A damaged checkpoint is passed over for an older one that is whole, and named.
+    /// Takes a session's lease and goes on with it. A damaged checkpoint is passed over for an older one that is whole, and
+    /// named. When none is whole either, a new session is begun where the caller allows it ([`Resume::begin_anew`]).
     pub async fn resume(&self, id: SessionId, how: Resume) -> Result<Resumed> {
+        match self.resume_itself(id, &how).await {
+            Err(Error::NothingWhole { why, .. }) if how.begin_anew => self.go_on_anew(id, why, how).await,
+            resumed => resumed,
+        }
+    }
+
+    async fn resume_itself(&self, id: SessionId, how: &Resume) -> Result<Resumed> {
         let start = self.source().now();
         let known = self.head_of(id).await?;
         // What is refused is refused before anybody is waited for.
-        let mut decided = self.decide(id, &how, start).await?;
+        let mut decided = self.decide(id, how, start).await?;
         let claim: Claim = if how.take_over { self.claim().take_over() } else { self.claim() };
         let writer = self.write_within(id, &claim, how.wait_ms).await?;
         // Whoever held it has gone on meanwhile: what was decided is of a session that is no more.
         if known != Some(writer.head().await) {
-            decided = match self.decide(id, &how, start).await {
+            decided = match self.decide(id, how, start).await {
                 Ok(decided) => decided,
                 Err(error) => {
                     writer.release().await?;
@@ -143,6 +159,7 @@ impl Milepost {
         let messages = session.info().await.messages();
         Ok(Resumed {
             session,
+            anew: None,
             from: chosen.mark,
             after: chosen.after,
             notes,
@@ -198,7 +215,20 @@ impl Milepost {
     /// the session nor changes it.
     pub async fn resume_preview(&self, id: SessionId, how: &Resume) -> Result<Preview> {
         self.may_go_on(id, how).await?;
-        let chosen = self.choose(id, &how.point).await?;
+        let chosen = match self.choose(id, &how.point).await {
+            Err(Error::NothingWhole { why, .. }) if how.begin_anew => {
+                let anew = Some(self.preview_anew(id, why, how).await?);
+                return Ok(Preview {
+                    anew,
+                    from: None,
+                    after: 0,
+                    skipped: Vec::new(),
+                    damaged: Vec::new(),
+                    moves: false,
+                });
+            }
+            chosen => chosen?,
+        };
         if !how.set.is_empty() {
             self.changed(id, &chosen, &how.set).await?;
         }
@@ -206,11 +236,11 @@ impl Milepost {
             crate::config::policy_patch(policy)?;
         }
         let Chosen { mark, skipped, damaged, restore, after } = chosen;
-        Ok(Preview { from: mark, after, skipped, damaged, moves: restore })
+        Ok(Preview { anew: None, from: mark, after, skipped, damaged, moves: restore })
     }
 
     /// The session, unless it cannot go on.
-    async fn may_go_on(&self, id: SessionId, how: &Resume) -> Result<milepost_model::Session> {
+    pub(crate) async fn may_go_on(&self, id: SessionId, how: &Resume) -> Result<milepost_model::Session> {
         let session = self.store().session(id).await?;
         if session.hidden {
             return Err(hidden(self, "resuming", id).await?);
@@ -219,12 +249,9 @@ impl Milepost {
             return Err(in_trash("resuming", id));
         }
         if session.status == Status::Completed && !how.reopen {
-            return Err(Error::refused(
-                format!("resuming session {id}"),
-                "it is completed",
-                "branch from one of its checkpoints, or resume it with `reopen`",
-            ));
+            return Err(Error::Completed { session: id });
         }
+        must_be_begun(&session)?;
         Ok(session)
     }
 
@@ -266,7 +293,7 @@ impl Milepost {
                 Ok((entries.iter().filter(counts).count(), Vec::new()))
             }
             Err(error) if error.is_damage() => {
-                Ok((0, vec![format!("after checkpoint {}: {error}", mark.checkpoint.id)]))
+                Ok((0, vec![format!("after checkpoint {}: {}", mark.checkpoint.id, error.finding())]))
             }
             Err(error) => Err(error.into()),
         }
@@ -278,7 +305,9 @@ impl Milepost {
         let last = MessageQuery { last, ..MessageQuery::default() };
         match self.store().messages_at(mark.at, &last).await {
             Ok(_) => Ok(None),
-            Err(error) if error.is_damage() => Ok(Some(format!("before checkpoint {}: {error}", mark.checkpoint.id))),
+            Err(error) if error.is_damage() => {
+                Ok(Some(format!("before checkpoint {}: {}", mark.checkpoint.id, error.finding())))
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -296,74 +325,20 @@ impl Milepost {
             }
             // Without a checkpoint the log itself is enough.
             Err(milepost_store::Error::NotFound { .. }) => {
-                self.store().state(id).await?;
+                self.store().state(id).await.map_err(|error| nothing_whole(id, error))?;
                 Ok(Chosen { mark: None, skipped: Vec::new(), damaged: Vec::new(), restore: false, after: 0 })
             }
-            Err(milepost_store::Error::Corrupt { what, why }) => Err(Error::Damaged {
-                what: format!("resuming session {id}"),
-                why: format!("{what} is damaged: {}", without_advice(&why)),
-                instead: "no checkpoint is left to go on from: begin anew with the messages that are whole (`fresh`)"
-                    .into(),
-            }),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(nothing_whole(id, error)),
         }
-    }
-
-    /// Begins a new session with what can be read of one that has no whole checkpoint to go on from: what it is about, and
-    /// its messages. The damaged one stays as it is.
-    pub async fn begin_anew(&self, id: SessionId) -> Result<Fresh> {
-        let before = self.may_go_on(id, &Resume { reopen: true, ..Resume::default() }).await?;
-        match self.choose_latest(id).await {
-            Err(Error::Damaged { .. }) => {}
-            Err(Error::Store(error)) if error.is_damage() => {}
-            Err(error) => return Err(error),
-            Ok(_) => {
-                return Err(Error::refused(
-                    format!("beginning session {id} anew"),
-                    "it has what it can go on from",
-                    "resume it as it is",
-                ));
-            }
-        }
-        let read = self.messages_past_damage(id, None, &MessageQuery::default()).await?;
-        let about = [
-            ("title", before.title),
-            ("project", before.project),
-            ("agent", before.agent),
-            ("feature", before.feature),
-            ("task", before.task),
-            ("stage", before.stage),
-        ];
-        let about = about.into_iter().filter_map(|(key, value)| Some((key, Value::String(value?))));
-        let patch = about.fold(SessionPatch::new().tags(before.tags), |patch, (key, value)| patch.with(key, value));
-        let session = self.create(NewSession { patch, ..NewSession::default() }).await?;
-        let messages = read.messages.len() as u64;
-        let mut left = read.messages.into_iter().map(|stored| stored.message).peekable();
-        while left.peek().is_some() {
-            session.append_all(left.by_ref().take(TOGETHER).collect()).await?;
-        }
-        session.checkpoint_labelled("begun anew").await?;
-        Ok(Fresh { session, messages, damaged: read.damaged })
     }
 }
 
-/// So many messages are written together.
-const TOGETHER: usize = 256;
-
-/// What is wrong, without what the store says to do about it.
-fn without_advice(why: &str) -> &str {
-    why.split("; run verify").next().unwrap_or(why)
-}
-
-/// A session that was begun anew with what could be read of a damaged one.
-#[derive(Debug)]
-pub struct Fresh {
-    /// The new session, held.
-    pub session: Session,
-    /// Messages that were taken over.
-    pub messages: u64,
-    /// What of the damaged one could not be read, in words.
-    pub damaged: Vec<String>,
+/// Why nothing of a session can be gone on from, where that is so.
+fn nothing_whole(session: SessionId, error: milepost_store::Error) -> Error {
+    match error {
+        error @ milepost_store::Error::Corrupt { .. } => Error::NothingWhole { session, why: error.finding() },
+        error => error.into(),
+    }
 }
 
 struct Decided {

@@ -100,7 +100,7 @@ impl Milepost {
                 }
                 Err(error) if error.is_damage() => {
                     into.lost += u64::from(may_be_message(&error));
-                    into.damaged.push(error.to_string());
+                    into.damaged.push(error.finding());
                 }
                 Err(error) => return Err(error.into()),
             }

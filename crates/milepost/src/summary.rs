@@ -30,8 +30,10 @@ pub struct SessionSummary {
     pub reason: Option<String>,
     /// Messages up to its end.
     pub message_count: u64,
-    /// Checkpoints up to its end.
+    /// Checkpoints up to its end, also those that were pruned since.
     pub checkpoint_count: u64,
+    /// Those of them that are kept.
+    pub checkpoints_kept: Option<u64>,
     /// The newest checkpoint.
     pub last_checkpoint: Option<CheckpointId>,
     /// When it began.
@@ -59,6 +61,7 @@ impl SessionSummary {
             session_id: session.id,
             message_count: session.messages(),
             checkpoint_count: session.checkpoints,
+            checkpoints_kept: None,
             last_checkpoint: session.checkpoint,
             project_name: project_name(&session).map(str::to_owned),
             title: session.title,
@@ -96,19 +99,23 @@ impl Milepost {
 
     /// A session in short, with its last message and why it is paused.
     pub async fn summary(&self, id: SessionId) -> Result<SessionSummary> {
-        self.with_last_message(self.store().session(id).await?).await
+        let summary = self.with_last_message(self.store().session(id).await?).await?;
+        Ok(SessionSummary { checkpoints_kept: self.store().count_marks(&[id]).await?.pop(), ..summary })
     }
 
     /// Sessions in short, each with its last message and why it is paused; without where that cannot be read.
     pub async fn summarised(&self, sessions: Vec<Session>) -> Result<Vec<SessionSummary>> {
+        let ids: Vec<SessionId> = sessions.iter().map(|session| session.id).collect();
+        let kept = self.store().count_marks(&ids).await?;
         let mut all = Vec::with_capacity(sessions.len());
-        for session in sessions {
-            all.push(match self.with_last_message(session.clone()).await {
+        for (session, kept) in sessions.into_iter().zip(kept) {
+            let summary = match self.with_last_message(session.clone()).await {
                 Err(Error::Store(error)) if error.is_damage() || crate::analytics::is_shredded(&error) => {
                     SessionSummary::of(session)
                 }
                 outcome => outcome?,
-            });
+            };
+            all.push(SessionSummary { checkpoints_kept: Some(kept), ..summary });
         }
         Ok(all)
     }

@@ -14,7 +14,7 @@ pub enum Projects {
         /// The project: its id or its name; that of the working directory when none
         project: Option<String>,
     },
-    /// Say that a directory belongs to a project: one that was moved, or a repository begun anew
+    /// Say that a directory belongs to a project: one that was copied or brought from another disk, or a repository begun anew
     Link {
         /// The project: its id or its name
         project: String,

@@ -266,9 +266,10 @@ pub struct Resume {
     /// Go on with a session that was completed
     #[arg(long)]
     pub reopen: bool,
-    /// When every checkpoint is damaged: begin a new session with the messages that are whole
-    #[arg(long, conflicts_with_all = ["checkpoint", "set", "take_over", "reopen", "dry_run"])]
-    pub fresh: bool,
+    /// Fail when nothing of it is whole, neither its end nor any checkpoint, instead of going on with a new session that
+    /// has the messages that are
+    #[arg(long)]
+    pub no_fresh: bool,
     /// Only say what it would go on from
     #[arg(long)]
     pub dry_run: bool,

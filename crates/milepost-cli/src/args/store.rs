@@ -8,7 +8,13 @@ use milepost::transfer::export::sqlite_tables;
 use super::Keyed;
 use crate::out::wrap;
 
+/// What the figures of --usage are, for the help.
+const FIGURES: &str = "With --usage: every message is counted once, where it was written. The average
+length is that of the texts of messages that have any; calls and results of
+tools have an average of their own.";
+
 #[derive(Debug, ClapArgs)]
+#[command(after_help = FIGURES)]
 pub struct Stats {
     /// Only this session
     pub session: Option<String>,

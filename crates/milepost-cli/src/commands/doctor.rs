@@ -10,7 +10,6 @@ use serde_json::json;
 use super::store::chosen;
 use crate::app::App;
 use crate::args::{self, RulesName};
-use crate::errors::without_advice;
 use crate::out::{count as so_many, plain, short};
 
 pub async fn run(app: &mut App, args: args::Doctor) -> Result<ExitCode> {
@@ -39,7 +38,7 @@ pub async fn run(app: &mut App, args: args::Doctor) -> Result<ExitCode> {
     for diagnosis in found.iter().filter(|diagnosis| !diagnosis.is_well()) {
         app.out.line(app.out.styles.bold(&diagnosis.session_id.to_string()))?;
         for problem in &diagnosis.problems {
-            app.out.line(format!("  {} {}", app.out.styles.bad("damaged:"), plain(without_advice(problem))))?;
+            app.out.line(format!("  {} {}", app.out.styles.bad("damaged:"), plain(problem)))?;
         }
         if let Some(why) = &diagnosis.unreadable {
             app.out.line(format!("  {} {}", app.out.styles.warn("unreadable:"), plain(why)))?;

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::sessions::key;
 use crate::app::App;
 use crate::args;
-use crate::errors::{Usage, without_advice};
+use crate::errors::Usage;
 use crate::out::{Table, clip, count, plain, short};
 
 /// A moment: a time, or how long ago it was (`90s`, `15m`, `2h`, `3d`, `2w`).
@@ -92,14 +92,17 @@ pub async fn list(app: &mut App, args: args::List) -> Result<()> {
         app.out.note("no sessions: begin one with `milepost sessions new`, or look with other filters");
         return Ok(());
     }
+    let ids: Vec<_> = sessions.iter().map(|session| session.id).collect();
+    let kept = engine.store().count_marks(&ids).await.map_err(milepost::Error::from)?;
     let rows: Vec<Vec<String>> = sessions
         .iter()
-        .map(|session| {
+        .zip(kept)
+        .map(|(session, kept)| {
             vec![
                 short(session.id),
                 colored(app, session.status),
                 session.messages().to_string(),
-                session.checkpoints.to_string(),
+                kept.to_string(),
                 app.out.time(session.active),
                 project(session),
                 session.agent.as_deref().map(plain).unwrap_or_default(),
@@ -247,7 +250,7 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
     }
     for (id, why) in &found.unread {
         let warning = app.styles().warn("warning:");
-        app.out.note(format!("{warning} not all of {} was searched: {}", short(id), plain(without_advice(why))));
+        app.out.note(format!("{warning} not all of {} was searched: {}", short(id), plain(why)));
     }
     if archived > 0 {
         let (sessions, were) = (count(archived, "archived session"), if archived == 1 { "was" } else { "were" });

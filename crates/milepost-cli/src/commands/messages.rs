@@ -14,7 +14,7 @@ use serde_json::json;
 use super::show::{message_json, role};
 use crate::app::{App, apart};
 use crate::args::Messages;
-use crate::errors::{Failed, OnFile, Usage, without_advice};
+use crate::errors::{Failed, OnFile, Usage};
 use crate::out::{count, plain, safe, short};
 
 /// The most bytes that are read from the input for one message.
@@ -191,7 +191,7 @@ async fn tell_rest(app: &mut App, id: SessionId, shown: usize) -> Result<()> {
 /// Says what could not be read, and what to do.
 pub fn tell_damage(app: &App, damaged: &[String]) {
     for damaged in damaged {
-        let what = plain(without_advice(damaged));
+        let what = plain(damaged);
         app.out.note(format!("{} {what}: it is left out here", app.styles().warn("warning:")));
     }
 }

@@ -35,12 +35,12 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
     let source = system_source().map_err(milepost::Error::from)?;
     let from = open_backend(&args.from, &options, &source).await.map_err(|error| of_store(error, &args.from))?;
     let to = open_backend(&args.to, &options, &source).await.map_err(|error| of_store(error, &args.to))?;
-    let mut progress = Progress::new("moving entries:", 0, (!app.out.json).then(|| source.clone()));
+    let mut progress = Progress::new("copying entry", 0, app.shows_progress().then(|| source.clone()));
     let mut tell = |done: &milepost::store::Progress| {
-        let word = if done.phase == Phase::Comparing { "comparing" } else { "copying" };
+        progress.now(if done.phase == Phase::Comparing { "comparing entry" } else { "copying entry" });
         progress.tell_with(done.entries, || {
             let left = done.left_ms().map(|ms| format!(", {} s left", ms / 1000)).unwrap_or_default();
-            format!(" of {} {word}, {}/s{left}", done.entries_total, bytes(done.bytes_per_s()))
+            format!(" of {}{left}, {}/s", done.entries_total, bytes(done.bytes_per_s()))
         });
     };
     let moved = move_all(&*from, &*to, &settings.workspace, &source, &mut tell).await.map_err(milepost::Error::from)?;

@@ -2,13 +2,12 @@
 
 use anyhow::Result;
 use milepost::store::{Error as StoreError, Mark, Skipped};
-use milepost::{EngineOptions, Milepost, Point, Preview, Resume, SessionId};
+use milepost::{Anew, EngineOptions, Milepost, Point, Preview, Resume, SessionId};
 use serde_json::{Value, json};
 
 use super::sessions::{name, sets};
 use crate::app::{App, off_by_ms};
 use crate::args;
-use crate::errors::without_advice;
 use crate::out::{count, plain, short};
 use crate::{holder, places};
 
@@ -18,30 +17,44 @@ fn tell_damage(app: &App, skipped: &[Skipped], damaged: &[String]) {
             "{} checkpoint {} was passed over: {}",
             app.out.styles.warn("warning:"),
             skipped.id,
-            plain(without_advice(&skipped.why))
+            plain(&skipped.why)
         ));
     }
     for damaged in damaged {
-        app.out.note(format!("{} {}", app.out.styles.warn("warning:"), plain(without_advice(damaged))));
+        app.out.note(format!("{} {}", app.out.styles.warn("warning:"), plain(damaged)));
     }
 }
 
-/// Begins a new session with what is whole of one that cannot be gone on with.
-async fn begin_anew(app: &mut App, session: &str) -> Result<()> {
-    let id = app.session_or_archived(session).await?;
-    let fresh = app.engine().await?.begin_anew(id).await.map_err(|error| with_flags(error, id))?;
-    let new = fresh.session.id();
-    fresh.session.release().await?;
-    tell_damage(app, &[], &fresh.damaged);
-    if app.out.json {
-        return app.out.json(&json!({
-            "sessionId": new, "begunAnewFrom": id, "messageCount": fresh.messages, "damaged": fresh.damaged,
-        }));
-    }
-    let messages = count(fresh.messages, "message");
-    app.out.line(format!("began {} anew with {messages} of {id}", app.out.styles.bold(&new.to_string())))?;
-    app.out.note("its state is empty; the damaged session is as it was");
-    Ok(())
+/// Says in so many words that a session goes on as another one.
+pub fn tell_anew(app: &App, anew: &Anew, new: Option<SessionId>) {
+    let warning = app.styles().warn("warning:");
+    let old = anew.instead_of;
+    app.out.note(format!("{warning} nothing of session {old} can be gone on from: {}", plain(&anew.why)));
+    let messages = |taken| count(taken, "message");
+    let said = match (anew.taken_over, new) {
+        (Some(taken), Some(new)) => {
+            format!(
+                "it goes on as a new session, {new}, with its {} that can be read and an empty state",
+                messages(taken)
+            )
+        }
+        (Some(taken), None) => {
+            format!("it would go on as a new session, with its {} that can be read and an empty state", messages(taken))
+        }
+        (None, Some(new)) => format!("it goes on as session {new}, which was begun anew for it before"),
+        (None, None) => "it would go on as the session that was begun anew for it before".to_owned(),
+    };
+    let lost = match anew.lost {
+        0 => String::new(),
+        lost => format!("; {} of it cannot be read", count(lost, "entry")),
+    };
+    app.out.note(format!("{warning} {said}{lost}; the damaged session is as it was"));
+}
+
+fn anew_json(anew: Option<&Anew>) -> Value {
+    anew.map_or(Value::Null, |anew| {
+        json!({ "insteadOf": anew.instead_of, "why": anew.why, "messagesTaken": anew.taken_over, "messagesLost": anew.lost })
+    })
 }
 
 /// Where a session goes on: at its end, when something came after the checkpoint.
@@ -54,13 +67,12 @@ fn from_where(mark: Option<&Mark>, after: usize) -> String {
 }
 
 pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
-    if args.fresh {
-        return begin_anew(app, &args.session).await;
-    }
     let set = sets(&args.set)?;
     let point: Point = args.checkpoint.as_deref().unwrap_or("latest").parse()?;
     let wait_ms = app.resume_wait_ms();
-    let how = Resume { point, set, take_over: args.take_over, reopen: args.reopen, wait_ms, ..Resume::default() };
+    let begin_anew = !args.no_fresh;
+    let (take_over, reopen) = (args.take_over, args.reopen);
+    let how = Resume { point, set, take_over, reopen, wait_ms, begin_anew, ..Resume::default() };
     if args.dry_run {
         return preview(app, &args.session, &how).await;
     }
@@ -68,7 +80,11 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     let engine = app.engine().await?;
     app.free_from_the_dead(id).await?;
     let point = how.point.clone();
-    let resumed = engine.resume(id, how).await.map_err(|error| with_flags(error, id))?;
+    let resumed = engine.resume(id, how).await?;
+    let (asked, id) = (id, resumed.session.id());
+    if let Some(anew) = &resumed.anew {
+        tell_anew(app, anew, Some(id));
+    }
     if let Some(mark) = &resumed.from {
         app.tell_chosen(&point, mark);
     }
@@ -82,6 +98,8 @@ pub async fn resume(app: &mut App, args: args::Resume) -> Result<()> {
     if app.out.json {
         return app.out.json(&json!({
             "sessionId": id,
+            "begunAnewFrom": resumed.anew.as_ref().map(|_| asked),
+            "anew": anew_json(resumed.anew.as_ref()),
             "workspaceId": engine.store().workspace(),
             "projectId": info.project,
             "resumed": true,
@@ -147,7 +165,7 @@ async fn preview(app: &mut App, session: &str, how: &Resume) -> Result<()> {
 }
 
 async fn look(app: &App, engine: &Milepost, id: SessionId, how: &Resume) -> Result<Preview> {
-    let preview = engine.resume_preview(id, how).await.map_err(|error| with_flags(error, id))?;
+    let preview = engine.resume_preview(id, how).await?;
     if let Some(lease) = engine.store().lease(id).await.map_err(milepost::Error::from)?
         && lease.owner.is_some()
         && lease.until > app.out.now
@@ -162,32 +180,24 @@ async fn look(app: &App, engine: &Milepost, id: SessionId, how: &Resume) -> Resu
 
 fn show_preview(app: &App, id: SessionId, preview: &Preview, point: &Point, archive: Option<&str>) -> Result<()> {
     let mark = preview.from.as_ref();
+    if let Some(anew) = &preview.anew {
+        tell_anew(app, anew, None);
+    }
     if let Some(mark) = mark {
         app.tell_chosen(point, mark);
     }
     tell_damage(app, &preview.skipped, &preview.damaged);
     if app.out.json {
         return app.out.json(&json!({
-            "sessionId": id, "resumeFrom": mark.map(|mark| mark.checkpoint.id),
+            "sessionId": id, "anew": anew_json(preview.anew.as_ref()), "resumeFrom": mark.map(|mark| mark.checkpoint.id),
             "offByMs": mark.and_then(|mark| off_by_ms(point, mark)),
             "skipped": skipped_json(&preview.skipped), "damaged": preview.damaged, "archived": archive,
         }));
     }
     let back = archive.map(|url| format!("would be brought back from {}, and ", plain(url))).unwrap_or_default();
+    if preview.anew.is_some() {
+        return app.out.line(format!("{back}would go on as another session"));
+    }
     let taken = mark.map(|mark| format!(", taken {}", app.out.time(mark.time))).unwrap_or_default();
     app.out.line(format!("{back}would go on from {}{taken}", from_where(mark, preview.after)))
-}
-
-/// Advice in the words of the command line.
-fn with_flags(error: milepost::Error, id: SessionId) -> milepost::Error {
-    match error {
-        milepost::Error::Refused { what, why, instead } => {
-            milepost::Error::Refused { what, why, instead: instead.replace("`reopen`", "--reopen") }
-        }
-        milepost::Error::Damaged { what, why, instead } => {
-            let command = format!("`milepost sessions resume {} --fresh`", short(id));
-            milepost::Error::Damaged { what, why, instead: instead.replace("`fresh`", &command) }
-        }
-        error => error,
-    }
 }

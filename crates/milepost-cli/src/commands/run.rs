@@ -20,7 +20,7 @@ use super::sessions::{key, policy, sets};
 use super::tell::Teller;
 use crate::app::App;
 use crate::args::{HowToRun, ResumeRun, Run};
-use crate::errors::{Failed, Usage, without_advice};
+use crate::errors::{Failed, Usage};
 use crate::out::{plain, shell_word, short};
 
 /// An error of the runner as the command line tells it.
@@ -224,7 +224,7 @@ pub async fn resume(app: &mut App, args: ResumeRun) -> Result<ExitCode> {
 /// Says what of a session is damaged, and passed over.
 pub fn tell_damaged(app: &App, damaged: &[String]) {
     for damaged in damaged {
-        app.out.note(format!("{} {}", app.out.styles.warn("warning:"), plain(without_advice(damaged))));
+        app.out.note(format!("{} {}", app.out.styles.warn("warning:"), plain(damaged)));
     }
 }
 

@@ -35,7 +35,7 @@ pub async fn run(app: &mut App, args: args::Salvage) -> Result<()> {
         return Err(Usage(why).into());
     }
     let place = Scratch::beside(&to)?;
-    let waiting = app.waiting("searching the file for what is whole");
+    let waiting = app.waiting("searching for what is whole");
     let (source, target) = (from.clone(), place.path().to_owned());
     let found = apart(move || Ok(rescue(&source, &target)?)).await?;
     waiting.end();

@@ -7,7 +7,7 @@ use super::messages::input;
 use super::store::chosen;
 use crate::app::App;
 use crate::args;
-use crate::errors::{Usage, without_advice};
+use crate::errors::Usage;
 use crate::out::{Table, plain, short};
 
 pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
@@ -27,7 +27,7 @@ pub async fn run(app: &mut App, args: args::Sql) -> Result<()> {
     let table = engine.sql(&ids, &statement).await?;
     waiting.end();
     for (id, why) in &table.left_out {
-        app.out.note(format!("without {}: {}", short(id), plain(without_advice(why))));
+        app.out.note(format!("without {}: {}", short(id), plain(why)));
     }
     if table.more {
         app.out.note(format!("only the first {} rows are shown", milepost::MAX_ROWS));

@@ -12,7 +12,7 @@ use super::list::moment;
 use super::sessions::key;
 use crate::app::App;
 use crate::args;
-use crate::errors::{Usage, without_advice};
+use crate::errors::Usage;
 use crate::out::{Table, bytes, clip, count as so_many, plain, short, wrap};
 
 /// So many sessions are listed by their size.
@@ -53,14 +53,14 @@ async fn many(app: &mut App, args: args::Stats) -> Result<()> {
     let since = args.since.as_deref().map(|text| moment(text, app.out.now)).transpose()?;
     let key = key(args.keys).of_known_project(&engine).await?;
     let query = SessionQuery { status: Vec::new(), active_from: since, ..key.query() };
-    let mut progress = app.progress("counting", 0);
+    let mut progress = app.progress("counting session", 0);
     let overview = engine.overview(&query, |done| progress.tell(done)).await?;
     progress.end();
     if app.out.json {
         return app.out.json(&overview);
     }
     for (id, why) in &overview.uncounted {
-        app.out.note(format!("not all of {} was counted: {}", short(id), plain(without_advice(why))));
+        app.out.note(format!("not all of {} was counted: {}", short(id), plain(why)));
     }
     let by_status: Vec<String> = overview.by_status.iter().map(|(status, count)| format!("{count} {status}")).collect();
     let how = if by_status.is_empty() { String::new() } else { format!(": {}", by_status.join(", ")) };
@@ -104,10 +104,18 @@ fn show(app: &App, figures: &Analytics) -> Result<()> {
         0 => String::new(),
         written => format!(", {written} written to the cache"),
     };
+    let over = match figures.messages_with_text {
+        all if all == figures.total_messages => String::new(),
+        some => format!(" of text, in the {some} that have any"),
+    };
+    let tools = match figures.average_tool_length {
+        0.0 => String::new(),
+        length => format!("; {length:.0} characters in the average call or result"),
+    };
     app.out.facts(&[
         ("messages", format!("{}{left}{shared}", figures.total_messages)),
-        ("average length", format!("{:.0} characters", figures.average_message_length)),
-        ("tool calls", format!("{}, {} failed", figures.tool_calls_count, figures.tool_errors)),
+        ("average length", format!("{:.0} characters{over}", figures.average_message_length)),
+        ("tool calls", format!("{}, {} failed{tools}", figures.tool_calls_count, figures.tool_errors)),
         ("duration", format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)),
         ("artifacts", figures.artifacts_generated.to_string()),
         (
@@ -179,9 +187,11 @@ async fn free_bytes(engine: &Milepost, id: SessionId) -> Result<u64> {
 async fn space(app: &mut App) -> Result<()> {
     let engine = app.engine().await?;
     let store = engine.store();
+    let waiting = app.waiting("measuring");
     let stats = store.stats().await.map_err(milepost::Error::from)?;
+    waiting.end();
     let mut prunable = 0;
-    let mut progress = app.progress("measuring", stats.sessions.len() as u64);
+    let mut progress = app.progress("measuring session", stats.sessions.len() as u64);
     let mut rows = Vec::new();
     for (number, usage) in stats.sessions.iter().enumerate() {
         progress.tell(number as u64);

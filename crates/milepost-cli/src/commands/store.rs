@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use milepost::model::Retention;
+use milepost::store::backend::Depth;
 use milepost::store::{Error as StoreError, Redacted, Redactor, Store};
 use milepost::{Erased, Milepost, Purge, SessionId, SessionQuery};
 use serde_json::json;
@@ -12,7 +13,7 @@ use serde_json::json;
 use super::messages::input;
 use crate::app::App;
 use crate::args;
-use crate::errors::{Usage, without_advice};
+use crate::errors::{Usage, finding};
 use crate::out::{bytes, count as so_many, plain, short};
 use crate::places;
 
@@ -50,7 +51,7 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     }
     let (mut pruned, mut left) = (BTreeMap::new(), BTreeMap::new());
     let mut freed = 0;
-    let mut progress = app.progress("pruning", ids.len() as u64);
+    let mut progress = app.progress("pruning session", ids.len() as u64);
     for (number, id) in ids.into_iter().enumerate() {
         progress.tell(number as u64);
         let done = match args.all {
@@ -65,7 +66,7 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
             }
             // One that somebody works on, or that cannot be read, does not keep the others from it.
             Err(error) if args.session.is_none() && is_of_one_session(&error) => {
-                left.insert(id, error.to_string());
+                left.insert(id, finding(&error));
             }
             Err(error) => return Err(error),
         }
@@ -94,7 +95,7 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
     }
     for (id, why) in &left {
         let warning = app.styles().warn("warning:");
-        app.out.note(format!("{warning} {} is left as it is: {}", short(id), plain(without_advice(why))));
+        app.out.note(format!("{warning} {} is left as it is: {}", short(id), plain(why)));
     }
     if pruned.is_empty() {
         app.out.line("nothing to prune")?;
@@ -172,11 +173,13 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
         None => None,
     };
     let engine = app.engine().await?;
-    let waiting = app.waiting("verifying");
+    let waiting = app.waiting("verifying session");
     let verified = match (session, args.deep) {
         (Some(id), _) => engine.store().verify_session(id).await,
-        (None, true) => engine.store().verify_deep().await,
-        (None, false) => engine.store().verify().await,
+        (None, is_deep) => {
+            let depth = if is_deep { Depth::Deep } else { Depth::Usual };
+            engine.store().verify_with(depth, &mut |done, total| waiting.tell(done + 1, total)).await
+        }
     };
     waiting.end();
     let verified = verified.map_err(milepost::Error::from)?;
@@ -197,7 +200,7 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
     for problem in &verified.problems {
         let place = problem.session.map(|id| format!("{} ", short(id))).unwrap_or_default();
         let place = problem.at.map_or(place.clone(), |at| format!("{place}entry {}: ", at.seq.0));
-        let line = format!("{place}{}", plain(without_advice(&problem.what)));
+        let line = format!("{place}{}", plain(&problem.what));
         app.out.line(if problem.derived { app.out.styles.warn(&line) } else { app.out.styles.bad(&line) })?;
     }
     for id in &verified.unfinished {
@@ -243,7 +246,7 @@ pub async fn reindex(app: &mut App, session: Option<String>) -> Result<ExitCode>
         None => None,
     };
     let engine = app.engine().await?;
-    let waiting = app.waiting("rebuilding session");
+    let waiting = app.waiting("rebuilding");
     let done = match session {
         Some(id) => engine.store().reindex_session(id).await,
         None => engine.store().reindex_with(&mut |done, total| waiting.tell(done + 1, total)).await,
@@ -252,8 +255,7 @@ pub async fn reindex(app: &mut App, session: Option<String>) -> Result<ExitCode>
     let done = done.map_err(milepost::Error::from)?;
     let code = if done.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(5) };
     if app.out.json {
-        let damaged: Vec<_> =
-            done.damaged.iter().map(|(id, why)| json!({ "session": id, "why": without_advice(why) })).collect();
+        let damaged: Vec<_> = done.damaged.iter().map(|(id, why)| json!({ "session": id, "why": why })).collect();
         let told = json!({ "sessions": done.sessions, "checkpoints": done.marks, "damaged": damaged });
         return app.out.json(&told).map(|()| code);
     }
@@ -264,7 +266,7 @@ pub async fn reindex(app: &mut App, session: Option<String>) -> Result<ExitCode>
     ))?;
     for (id, why) in &done.damaged {
         let bad = app.styles().bad("damaged:");
-        app.out.note(format!("{bad} {} is listed as it was: {}", short(id), plain(without_advice(why))));
+        app.out.note(format!("{bad} {} is listed as it was: {}", short(id), plain(why)));
     }
     if !done.damaged.is_empty() {
         app.out.note("`milepost verify` says what is damaged; `milepost salvage` brings what is whole of a SQLite store into a new one");
@@ -286,7 +288,7 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<ExitCode> {
     };
     let open = async |url: &str| -> Result<Store, String> {
         places::must_exist(url).map_err(|error| error.to_string())?;
-        app.other_store(url).await.map_err(|error| error.to_string())
+        app.other_store(url).await.map_err(|error| finding(&error))
     };
     let waiting = app.waiting("looking");
     let found = engine.redact(&redactor, &args.why, true, open).await?;
@@ -360,7 +362,7 @@ fn show_erased(app: &App, found: &Erased, dry_run: bool) -> Result<()> {
             app.styles().warn("warning:"),
             plain(&archive.url),
             so_many(archive.sessions.len(), "session"),
-            plain(without_advice(why))
+            plain(why)
         ));
     }
     if !dry_run && !found.is_nothing() {

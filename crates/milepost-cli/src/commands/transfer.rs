@@ -13,9 +13,9 @@ use serde_json::json;
 
 use super::sessions::key;
 use super::show::Later;
-use crate::app::App;
+use crate::app::{App, apart};
 use crate::args::{self, Format};
-use crate::errors::{Failed, OnFile, Usage, without_advice};
+use crate::errors::{Failed, OnFile, Usage};
 use crate::out::{Table, bytes, count, plain, short};
 use crate::places;
 use crate::scratch::Scratch;
@@ -136,8 +136,8 @@ pub async fn export_all(app: &mut App, args: args::ExportAll) -> Result<()> {
             match engine.store().state(id).await {
                 Ok(_) => ids.push(id),
                 Err(error) if error.is_damage() || matches!(error, StoreError::Key(_)) => {
-                    let why = error.to_string();
-                    app.out.note(format!("without {}: {}", short(id), plain(without_advice(&why))));
+                    let why = error.finding();
+                    app.out.note(format!("without {}: {}", short(id), plain(&why)));
                 }
                 Err(error) => return Err(milepost::Error::from(error).into()),
             }
@@ -310,7 +310,10 @@ async fn check(app: &mut App, path: &Path, is_bundle: bool, options: &ImportOpti
         waiting.end();
         return show_imported(app, &found, true);
     }
-    let checked = check_bundle(BufReader::new(open(path)?), options)?;
+    let waiting = app.waiting("reading");
+    let (file, options) = (BufReader::new(open(path)?), options.clone());
+    let checked = apart(move || Ok(check_bundle(file, &options)?)).await?;
+    waiting.end();
     if app.out.json {
         return app.out.json(&json!({
             "sessionId": checked.session, "workspace": checked.workspace, "entries": checked.entries,

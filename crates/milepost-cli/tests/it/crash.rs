@@ -218,28 +218,69 @@ fn waiting_for_input_ends_with_an_interrupt() {
     assert!(place.texts(&id).is_empty());
 }
 
+/// Nobody writes to what it reads from: it waits where nothing can come between.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_does_not_let_go_is_left_all_the_same() {
+    let place = Place::new();
+    place.session("Here", &[]);
+    let pipe = place.file("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = place.command(["sessions", "import", pipe.to_str().unwrap()]);
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    wait_until_it_listens(&child);
+    std::thread::sleep(Duration::from_millis(300));
+    interrupt(&child);
+    let pid = child.id();
+    // Where it is not left, the test ends all the same.
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    let late = std::thread::spawn(move || {
+        if is_done.recv_timeout(Duration::from_secs(10)).is_err() {
+            drop(rustix::process::kill_process(rustix::process::Pid::from_raw(pid as i32).unwrap(), Signal::KILL));
+        }
+    });
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    drop(done.send(()));
+    late.join().unwrap();
+    assert_eq!(ran.code, 130, "{ran:?}");
+    assert!(ran.err.contains("interrupted: what was acknowledged is stored"), "{ran:?}");
+}
+
 #[test]
 fn with_every_checkpoint_damaged_a_fresh_start_keeps_the_messages() {
     let place = Place::new();
     let id = place.session("Precious", &["one", "two"]);
     place.ok(&["checkpoint", &id]);
     place.ok(&["messages", "add", &id, "three"]);
-    let refused = place.run(&["sessions", "resume", &id, "--fresh"]);
-    assert!(refused.code == 1 && refused.err.contains("resume it as it is"), "{refused:?}");
     let database = rusqlite::Connection::open(place.store()).unwrap();
     assert!(database.execute("UPDATE entries SET body = zeroblob(length(body)) WHERE kind = 3", []).unwrap() >= 2);
     drop(database);
-    let ran = place.run(&["sessions", "resume", &id]);
-    assert_eq!(ran.code, 5, "{ran:?}");
-    let command = format!("milepost sessions resume {} --fresh", &id[id.len() - 8..]);
-    assert!(ran.err.contains(&command), "{}", ran.err);
-    assert_eq!(ran.err.matches("older checkpoint").count(), 0, "{}", ran.err);
-    let fresh = place.run(&["sessions", "resume", &id, "--fresh", "--json"]);
-    assert_eq!(fresh.code, 0, "{fresh:?}");
-    let fresh: serde_json::Value = serde_json::from_str(&fresh.out).unwrap();
-    let new = text(&fresh, "/sessionId").to_owned();
+    // Whoever does not want a fresh start is told how to get one.
+    for more in [&["--no-fresh"][..], &["--no-fresh", "--dry-run"]] {
+        let ran = place.run(&[&["sessions", "resume", &id], more].concat());
+        assert_eq!(ran.code, 5, "{ran:?}");
+        let command = format!("begin anew  milepost sessions resume {}", &id[id.len() - 8..]);
+        assert!(ran.err.contains(&command), "{}", ran.err);
+        assert_eq!(ran.err.matches("older checkpoint").count(), 0, "{}", ran.err);
+    }
+    let before = place.json(&["sessions", "show", &id]);
+    let dry = place.run(&["sessions", "resume", &id, "--dry-run"]);
+    assert_eq!((dry.code, dry.out.as_str()), (0, "would go on as another session\n"), "{dry:?}");
+    assert!(dry.err.contains("with its 3 messages that can be read and an empty state"), "{}", dry.err);
+    let ran = place.run(&["sessions", "resume", &id, "--set", "memory.kept=1"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.err.contains(&format!("nothing of session {id} can be gone on from: every checkpoint of")), "{ran:?}");
+    assert!(ran.err.contains("it goes on as a new session, ses_") && ran.err.contains("is as it was"), "{ran:?}");
+    let new = ran.out.split_whitespace().nth(1).unwrap().to_owned();
     assert_ne!(new, id);
     assert_eq!(place.texts(&new), ["one", "two", "three"]);
+    assert_eq!(place.json(&["state", "get", &new, "memory"]), serde_json::json!({ "kept": 1 }));
+    assert_eq!(place.json(&["sessions", "show", &id]), before, "the damaged one was touched");
+    // Again, it goes on with the same one.
+    let again = place.run(&["sessions", "resume", &id]);
+    assert!(again.code == 0 && again.err.contains("which was begun anew for it before"), "{again:?}");
+    let again = place.json(&["sessions", "resume", &id]);
+    assert_eq!((text(&again, "/sessionId"), text(&again, "/begunAnewFrom")), (new.as_str(), id.as_str()));
     assert_eq!(place.run(&["sessions", "resume", &new]).code, 0);
 }
 

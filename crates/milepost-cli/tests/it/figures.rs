@@ -44,6 +44,30 @@ fn calls_of_tools_are_counted_and_shown_in_every_shape() {
     }
 }
 
+/// A message that only calls a tool makes the others no shorter, and has a length of its own.
+#[test]
+fn the_average_length_is_that_of_texts() {
+    let place = Place::new();
+    for (number_of, shape) in shapes().into_iter().enumerate() {
+        let id = place.session("Lengths", &["ten chars.", "ten chars too, and ten"]);
+        add(&place, &id, shape.clone());
+        add(
+            &place,
+            &id,
+            json!({ "role": "tool", "tool_call_id": format!("c{}", number_of + 1), "content": "three otters!" }),
+        );
+        let figures = place.json(&["stats", &id, "--usage"]);
+        let counts = (number(&figures, "/totalMessages"), number(&figures, "/messagesWithText"));
+        assert_eq!(counts, (4, 2), "{shape}");
+        assert_eq!(figures["averageMessageLength"], json!(16.0), "{shape}");
+        // `search` and `otters`, on two lines; `three otters!`.
+        assert_eq!(figures["averageToolLength"], json!(13.0), "{shape}");
+        let shown = place.ok(&["stats", &id, "--usage"]);
+        assert!(shown.contains("16 characters of text, in the 2 that have any"), "{shown}");
+        assert!(shown.contains("1, 0 failed; 13 characters in the average call or result"), "{shown}");
+    }
+}
+
 #[test]
 fn results_of_tools_are_shown_in_every_shape() {
     let place = Place::new();

@@ -277,4 +277,11 @@ fn checkpoints_in_the_trash_are_told_apart_from_those_that_are_kept() {
     let shown = place.json(&["sessions", "show", &id]);
     assert_eq!((number(&shown, "/checkpointCount"), number(&shown, "/checkpointsKept")), (3, 2));
     assert!(place.ok(&["sessions", "show", &id]).contains("2, of 3 that were taken"));
+    let listed = place.json(&["sessions", "list"]);
+    let counts = (number(&listed, "/sessions/0/checkpointCount"), number(&listed, "/sessions/0/checkpointsKept"));
+    assert_eq!(counts, (3, 2));
+    let table = place.ok(&["sessions", "list"]);
+    let (head, row) = (table.lines().next().unwrap(), table.lines().nth(1).unwrap());
+    let column = head.find("CHECKPOINTS").unwrap();
+    assert_eq!(row[column..].split_whitespace().next(), Some("2"), "{table}");
 }

@@ -55,6 +55,30 @@ fn shown(place: &Place, columns: u16, args: &[&str]) -> String {
     text
 }
 
+/// A line that went over the end of the terminal's could not be taken away, nor one to whose end the terminal adds `^C`.
+#[test]
+fn how_far_something_is_fits_the_terminal_and_is_gone_when_it_is_interrupted() {
+    let place = Place::new();
+    place.session("Here", &["one"]);
+    let endless = "with recursive r(x) as (select 1 union all select x + 1 from r) select count(*) from r";
+    let mut terminal = Terminal::run(&place, 20, &["sql", endless]);
+    let (mut shown, mut part) = (String::new(), [0; 4096]);
+    while !shown.contains(" s") && !shown.contains('…') {
+        let count = terminal.screen.read(&mut part).unwrap();
+        shown.push_str(std::str::from_utf8(&part[..count]).unwrap());
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&terminal.child), rustix::process::Signal::INT)
+        .unwrap();
+    let (rest, code) = terminal.end();
+    shown.push_str(&rest);
+    assert_eq!(code, 130, "{shown:?}");
+    let (progress, error) = shown.split_once("error:").unwrap_or_else(|| panic!("{shown:?}"));
+    assert!(progress.contains("reading session") && error.contains("interrupted"), "{shown:?}");
+    let lines: Vec<&str> = progress.split("\r\x1b[K").map(|line| line.trim_end_matches("\x1b[1;31m")).collect();
+    assert!(lines.iter().all(|line| line.chars().filter(|c| !c.is_control()).count() <= 17), "{lines:?}");
+    assert!(progress.contains("\r\x1b[K") && lines.last().is_some_and(|line| !line.contains("reading")), "{lines:?}");
+}
+
 #[test]
 fn colours_are_for_terminals_unless_one_says_otherwise() {
     let place = Place::new();

@@ -123,6 +123,48 @@ pub async fn marks_are_ordered_and_found_by_name(place: &dyn Place) -> Outcome {
     Ok(())
 }
 
+/// The marks of many sessions are counted in one call: up to each one's head, along the timelines that it continues, without
+/// the trash.
+pub async fn marks_of_many_sessions_are_counted(place: &dyn Place) -> Outcome {
+    let mut scene = Scene::new(place).await?;
+    let (line, rows) = populate(&scene).await?;
+    let empty = scene.begin().await?;
+    let kept = |past: u64| rows.iter().filter(|row| row.at.seq.0 < past && row.trashed.is_none()).count() as u64;
+    // A branch of a branch, each with a mark of its own; the second begins before the first does.
+    let mut branch = scene.branch(line.at(40)).await?;
+    branch.length = mark_of(&scene, &branch, None).await?;
+    let second = scene.branch(line.at(20)).await?;
+    let mut third = scene.branch(branch.at(branch.length - 1)).await?;
+    third.length = mark_of(&scene, &third, None).await?;
+    third.length = mark_of(&scene, &third, Some(START)).await?;
+    let unknown = scene.id();
+    let asked = vec![third.session, unknown, empty.session, line.session, second.session, branch.session];
+    for look in 0..3 {
+        let counts = scene.backend.count_marks(&scene.workspace, asked.clone()).await?;
+        let expected = [kept(41) + 2, 0, 0, kept(u64::MAX), kept(21), kept(41) + 1];
+        same!(counts, expected, "the counts at look {look}");
+        scene.reopen().await?;
+    }
+    same!(scene.backend.count_marks(&scene.workspace, Vec::new()).await?, Vec::<u64>::new(), "the counts of nothing");
+    // What goes into the trash of a parent counts for no branch; what a restore leaves behind counts no more.
+    let mut batch = scene.batch(&line, vec![entry(EntryKind::Event, "pruned")]);
+    batch.rewrite.marks = vec![MarkRow { trashed: Some(START), ..rows[0].clone() }];
+    batch.rewrite.drop_marks = vec![rows[1].at];
+    let longer = Line { length: scene.append(batch).await?.length, ..line };
+    restore(&scene, &longer, 10).await?;
+    let counts = scene.backend.count_marks(&scene.workspace, asked.clone()).await?;
+    same!(counts[3], kept(11) - 2, "the count after a restore");
+    same!(counts[0], kept(41), "the count of a branch of a branch, whose parent lost some");
+    Ok(())
+}
+
+/// Adds a mark at the end of a line; gives its length.
+async fn mark_of(scene: &Scene<'_>, line: &Line, trashed: Option<Timestamp>) -> Outcome<u64> {
+    let mut batch = scene.batch(line, vec![entry(EntryKind::Mark, "mark")]);
+    batch.marks = vec![MarkRow { trashed, ..mark(line.at(line.length), scene.id()) }];
+    Ok(scene.append(batch).await?.length)
+}
+
 /// A keyframe is the newest at or before an entry, of that timeline only.
 pub async fn keyframes_are_the_newest_before_an_entry(place: &dyn Place) -> Outcome {
     let mut scene = Scene::new(place).await?;

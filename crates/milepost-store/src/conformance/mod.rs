@@ -191,6 +191,7 @@ macro_rules! conformance_rules {
             trashed_and_hidden_sessions_are_listed_on_demand,
             marks_are_filtered,
             marks_are_ordered_and_found_by_name,
+            marks_of_many_sessions_are_counted,
             keyframes_are_the_newest_before_an_entry,
             a_rewrite_happens_with_the_append_that_records_it,
             a_truncated_timeline_ends_earlier,

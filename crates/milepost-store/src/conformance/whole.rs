@@ -1,7 +1,8 @@
 //! Rules about the whole: workspaces, texts and sizes of every kind, limits, closing, compacting.
 
 use milepost_model::{
-    Block, Channel, CheckpointId, EntryKind, Epoch, Message, Role, SessionPatch, Trigger, WorkspaceId,
+    Block, Channel, CheckpointId, EntryKind, Epoch, Message, Role, SessionId, SessionPatch, Timestamp, Trigger,
+    WorkspaceId,
 };
 use serde_json::{Value, json};
 
@@ -30,7 +31,7 @@ pub(super) async fn verify(store: &Store) -> Outcome {
     Ok(())
 }
 
-pub(super) async fn texts(store: &Store, session: milepost_model::SessionId) -> Outcome<Vec<String>> {
+pub(super) async fn texts(store: &Store, session: SessionId) -> Outcome<Vec<String>> {
     let messages = store.messages(session, &MessageQuery::default()).await?;
     Ok(messages.iter().map(|found| found.message.text().into_owned()).collect())
 }
@@ -149,6 +150,35 @@ pub async fn text_is_found_where_there_is_an_index(place: &dyn Place) -> Outcome
         }
         store = scene.reopen_store(&store).await?;
     }
+    // Roles and times are asked of the index: a limit is one of those that fit, not of those that are sifted afterwards.
+    if scene.backend.features().text {
+        let writer = store.write(one, &claim().take_over()).await?;
+        let at = writer.append(Append::new().message(Message::new(Role::Assistant, "cache, cache and others"))).await?;
+        for text in ["cache", "cache cache"] {
+            writer.append(Append::new().message(user(text))).await?;
+        }
+        let said = TextQuery { role: Some("assistant".to_owned()), ..query(&[("cache", false)], vec![], 1) };
+        let found = scene.backend.search(&scene.workspace, said.clone()).await?.unwrap_or_default();
+        same!(found.iter().map(|hit| hit.at).collect::<Vec<_>>(), [at.first], "the one of a role");
+        let never = [
+            TextQuery { role: Some("tool".to_owned()), ..said.clone() },
+            TextQuery { to: Some(Timestamp(0)), ..said.clone() },
+            TextQuery { from: Some(Timestamp(i64::MAX)), ..said },
+        ];
+        for query in never {
+            let found = scene.backend.search(&scene.workspace, query.clone()).await?.unwrap_or_default();
+            same!(found.len(), 0, "{query:?}");
+        }
+    }
+    // What is indexed has a limit, and whoever searches can tell where it was met.
+    same!(scene.backend.text_gaps(&scene.workspace).await?, Vec::<(SessionId, TextGap)>::new(), "what the index lacks");
+    let long = format!("first {} last", "word ".repeat(300_000));
+    store.write(two, &claim().take_over()).await?.append(Append::new().message(user(&long))).await?;
+    let found = scene.backend.search(&scene.workspace, query(&[("first", false)], vec![], 9)).await?;
+    let gaps = scene.backend.text_gaps(&scene.workspace).await?;
+    same!(found.map(|hits| hits.len()), scene.backend.features().text.then_some(1), "the beginning of a long text");
+    let expected = if scene.backend.features().text { vec![(two, TextGap::Cut)] } else { Vec::new() };
+    same!(gaps, expected, "what the index lacks of a long text");
     verify(&store).await
 }
 

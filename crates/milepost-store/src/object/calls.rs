@@ -420,6 +420,11 @@ impl Backend for ObjectBackend {
         self.shared.cache.marks(workspace, filter).await
     }
 
+    async fn count_marks(&self, workspace: &WorkspaceId, sessions: Vec<SessionId>) -> Result<Vec<u64>> {
+        self.shared.ensure_open()?;
+        self.shared.count_marks(workspace, &sessions).await
+    }
+
     async fn mark(&self, workspace: &WorkspaceId, id: CheckpointId) -> Result<Option<MarkRow>> {
         self.shared.ensure_open()?;
         for session in self.shared.sessions_of_mark(workspace, id).await? {

@@ -7,7 +7,7 @@ use milepost_model::{Epoch, Position, Seq, SessionId, TimelineId, Timestamp};
 use super::format::{Appending, Base, IndexRow, Op, Pin, SessionBase, Step, TimelineBase, upper};
 use super::names::LogName;
 use super::sealed::Chain;
-use crate::backend::{Appended, BlobId};
+use crate::backend::{Appended, BlobId, MAIN_HEAD};
 use crate::memory::{SessionState, TimelineState, Workspace};
 
 /// What is known of a log besides what it says.
@@ -223,6 +223,20 @@ fn session_base(w: &Workspace, id: SessionId, side: &Side) -> Option<SessionBase
 }
 
 /// What the index says of a session.
+/// Marks up to a session's head that are not in the trash; none where it continues another session's timeline, whose marks
+/// may go without it.
+pub(super) fn own_marks(w: &Workspace, id: SessionId, state: &LogState) -> Option<u64> {
+    let own = lines(w, &state.side);
+    let (head, _) = own.iter().find(|(_, line)| line.head.as_deref() == Some(MAIN_HEAD))?;
+    let is_foreign = |line: &TimelineState| {
+        line.parent.is_some_and(|at| w.timelines.get(&at.timeline).is_none_or(|parent| parent.session != id))
+    };
+    match own.iter().any(|(_, line)| is_foreign(line)) {
+        true => None,
+        false => Some(w.marks_up_to(*head).count),
+    }
+}
+
 pub(super) fn index_row(w: &Workspace, id: SessionId, state: &LogState, now: Timestamp) -> IndexRow {
     let own = lines(w, &state.side);
     IndexRow {

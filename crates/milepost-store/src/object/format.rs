@@ -1,5 +1,7 @@
 //! What objects look like inside. See `docs/object-protocol.md`; a change needs a new version.
 
+use std::borrow::Cow;
+
 use milepost_model::{Epoch, Position, Seq, SessionId, TimelineId, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -150,6 +152,13 @@ pub(super) struct IndexRow {
     pub settled: u64,
 }
 
+/// What follows an index: programs that know nothing of it read up to it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct IndexTail {
+    /// Marks up to the head that are not in the trash, of sessions that continue no other's timeline.
+    pub marks: Vec<(SessionId, u64)>,
+}
+
 /// The upper half of an id.
 pub(super) fn upper(id: impl milepost_model::Id) -> u64 {
     (id.bits() >> 64) as u64
@@ -171,7 +180,25 @@ pub(super) fn encode<T: Serialize>(what: &str, value: &T) -> Result<Vec<u8>> {
 }
 
 pub(super) fn decode<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T> {
-    let damaged = |why: &str| Error::corrupt(format!("the object {key}"), why);
+    postcard::from_bytes(&unpack(key, bytes)?).map_err(|error| damaged(key, &error.to_string()))
+}
+
+/// An index, and what follows it; nothing where an older program wrote it.
+pub(super) fn decode_index(key: &str, bytes: &[u8]) -> Result<(Index, IndexTail)> {
+    let plain = unpack(key, bytes)?;
+    let wrong = |error: postcard::Error| damaged(key, &error.to_string());
+    let (index, rest) = postcard::take_from_bytes(&plain).map_err(wrong)?;
+    let tail = if rest.is_empty() { IndexTail::default() } else { postcard::from_bytes(rest).map_err(wrong)? };
+    Ok((index, tail))
+}
+
+fn damaged(key: &str, why: &str) -> Error {
+    Error::corrupt(format!("the object {key}"), why)
+}
+
+/// What an object holds, checked.
+fn unpack<'a>(key: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+    let damaged = |why: &str| damaged(key, why);
     let (header, payload) = bytes.split_at_checked(HEADER_BYTES).ok_or_else(|| damaged("it is too short"))?;
     if &header[..3] != MAGIC {
         return Err(damaged("it does not begin as an object of Milepost does"));
@@ -183,22 +210,32 @@ pub(super) fn decode<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T> 
     if xxhash_rust::xxh3::xxh3_64(payload).to_be_bytes() != header[5..HEADER_BYTES] {
         return Err(damaged("its checksum does not fit"));
     }
-    let unpacked;
-    let plain = match header[4] {
-        PLAIN => payload,
+    match header[4] {
+        PLAIN => Ok(Cow::Borrowed(payload)),
         ZSTD => {
             let size = zstd::bulk::Decompressor::upper_bound(payload).unwrap_or(MAX_OBJECT_BYTES).min(MAX_OBJECT_BYTES);
-            unpacked = zstd::bulk::decompress(payload, size).map_err(|error| damaged(&error.to_string()))?;
-            unpacked.as_slice()
+            zstd::bulk::decompress(payload, size).map(Cow::Owned).map_err(|error| damaged(&error.to_string()))
         }
-        _ => return Err(damaged("it is packed in an unknown way")),
-    };
-    postcard::from_bytes(plain).map_err(|error| damaged(&error.to_string()))
+        _ => Err(damaged("it is packed in an unknown way")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_index_is_read_with_and_without_what_follows_it() {
+        let index = Index { sealed: Timestamp(7), sessions: Vec::new() };
+        let tail = IndexTail { marks: vec![("ses_00000000000000000000000001".parse().unwrap(), 3)] };
+        let with = encode("the index", &(&index, &tail)).unwrap();
+        // A program that knows nothing of it.
+        assert_eq!(decode::<Index>("k", &with).unwrap().sealed, Timestamp(7));
+        let (read, follows) = decode_index("k", &with).unwrap();
+        assert_eq!((read.sealed, follows.marks), (Timestamp(7), tail.marks));
+        let (read, follows) = decode_index("k", &encode("the index", &index).unwrap()).unwrap();
+        assert_eq!((read.sealed, follows.marks.len()), (Timestamp(7), 0));
+    }
 
     #[test]
     fn a_flipped_bit_is_noticed() {

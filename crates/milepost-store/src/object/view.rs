@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::Shared;
 use super::bucket::{AT_ONCE, Put};
 use super::fold;
-use super::format::{self, Index, IndexRow, upper};
+use super::format::{self, Index, IndexRow, IndexTail, upper};
 use super::names::{self, LogName};
 use crate::backend::{SessionFilter, SessionRow};
 use crate::error::{Error, Result};
@@ -30,6 +30,8 @@ pub(super) struct View {
     pub number: Option<u64>,
     pub sealed: Timestamp,
     pub rows: BTreeMap<SessionId, IndexRow>,
+    /// What the index knows of sessions' marks.
+    marks: BTreeMap<SessionId, u64>,
     /// Sessions that are in memory and at least as new there as in the index.
     loaded: BTreeSet<SessionId>,
     /// Sessions that have steps in the bucket: (first, how many).
@@ -102,10 +104,11 @@ impl Shared {
         for _ in 0..MAX_LOOKS {
             let key = format!("{folder}/{}", names::number_name(number));
             if let Some(bytes) = self.bucket.get(&key).await? {
-                let index: Index = format::decode(&key, &bytes)?;
+                let (index, tail) = format::decode_index(&key, &bytes)?;
                 view.number = Some(number);
                 view.sealed = index.sealed;
                 view.rows = index.sessions.into_iter().collect();
+                view.marks = tail.marks.into_iter().collect();
                 return Ok(());
             }
             let found = self.bucket.list(&folder, None).await?;
@@ -226,6 +229,55 @@ impl Shared {
         Ok((rows, view.newer > STALE_ROWS))
     }
 
+    /// How many marks sessions have up to their heads, without the trash; as new as the last list. Those of which the index
+    /// does not know it are read.
+    pub async fn count_marks(&self, workspace: &WorkspaceId, ids: &[SessionId]) -> Result<Vec<u64>> {
+        let view = self.view(workspace);
+        let mut view = view.lock().await;
+        let is_recent = view.taken.is_some_and(|taken| self.source.now().since_ms(taken) <= PAGE_VIEW_MS);
+        if !is_recent {
+            self.look(workspace, &mut view).await?;
+        }
+        let loaded: BTreeSet<SessionId> = self.cache.with(workspace, |w| Ok(w.sessions.keys().copied().collect()))?;
+        let indexed = |id: &SessionId| view.marks.get(id).copied().filter(|_| !loaded.contains(id));
+        let known: Vec<Option<u64>> = ids.iter().map(indexed).collect();
+        let missing: BTreeSet<SessionId> = ids
+            .iter()
+            .zip(&known)
+            .filter(|(id, known)| known.is_none() && !loaded.contains(id))
+            .map(|(id, _)| *id)
+            .collect();
+        drop(view);
+        let names: Vec<LogName> = missing.into_iter().map(LogName::Session).collect();
+        let loads: Vec<_> = names.iter().map(|name| self.refresh(workspace, name)).collect();
+        futures_util::stream::iter(loads).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        let heads = self.cache.with(workspace, |w| Ok(w.main_heads()))?;
+        let mut counts = Vec::with_capacity(ids.len());
+        for (id, known) in ids.iter().zip(known) {
+            counts.push(match (known, heads.get(id)) {
+                (Some(known), _) => known,
+                (None, Some(head)) => self.count_along(workspace, *head).await?,
+                (None, None) => 0,
+            });
+        }
+        Ok(counts)
+    }
+
+    /// Counts along a timeline, reading the sessions that it continues.
+    async fn count_along(&self, workspace: &WorkspaceId, head: TimelineId) -> Result<u64> {
+        let mut read = BTreeSet::new();
+        loop {
+            let found = self.cache.with(workspace, |w| Ok(w.marks_up_to(head)))?;
+            let parent = match found.beyond {
+                Some(at) => self.session_of_timeline(workspace, at.timeline).await?,
+                None => None,
+            };
+            // What is read and still not there is damage, which others tell of.
+            let Some(parent) = parent.filter(|parent| read.insert(*parent)) else { return Ok(found.count) };
+            self.refresh(workspace, &LogName::Session(parent)).await?;
+        }
+    }
+
     /// Writes the next index, when something is newer than the last.
     pub async fn write_index(&self, workspace: &WorkspaceId) -> Result<()> {
         let view = self.view(workspace);
@@ -242,8 +294,11 @@ impl Shared {
                 return Ok(());
             }
             let now = self.source.now();
-            let mut rows = view.rows.clone();
-            gone.iter().for_each(|id| drop(rows.remove(id)));
+            let (mut rows, mut marks) = (view.rows.clone(), view.marks.clone());
+            for id in &gone {
+                rows.remove(id);
+                marks.remove(id);
+            }
             for id in view.loaded.iter().filter(|id| !gone.contains(id)) {
                 let log = self.log(workspace, &LogName::Session(*id));
                 let state = log.lock().await;
@@ -259,15 +314,21 @@ impl Shared {
                     }
                     rows.insert(*id, row);
                 }
+                match self.cache.with(workspace, |w| Ok(fold::own_marks(w, *id, &state)))? {
+                    Some(count) => marks.insert(*id, count),
+                    None => marks.remove(id),
+                };
             }
             let index = Index { sealed: now, sessions: rows.into_iter().collect() };
+            let tail = IndexTail { marks: marks.into_iter().collect() };
             let number = view.number.map_or(0, |number| number + 1);
             let key = format!("{}/{}", names::index(workspace), names::number_name(number));
-            match self.bucket.put_new(&key, format::encode("the index", &index)?).await? {
+            match self.bucket.put_new(&key, format::encode("the index", &(&index, &tail))?).await? {
                 Put::Done => {
                     view.number = Some(number);
                     view.sealed = index.sealed;
                     view.rows = index.sessions.into_iter().collect();
+                    view.marks = tail.marks.into_iter().collect();
                     view.newer = 0;
                     return Ok(());
                 }

@@ -317,6 +317,10 @@ impl Backend for PostgresBackend {
         on_engine!(self, workspace, |db, w| rows::marks(&db, &w, &filter))
     }
 
+    async fn count_marks(&self, workspace: &WorkspaceId, sessions: Vec<SessionId>) -> Result<Vec<u64>> {
+        on_engine!(self, workspace, |db, w| rows::count_marks(&db, &w, &sessions))
+    }
+
     async fn mark(&self, workspace: &WorkspaceId, id: CheckpointId) -> Result<Option<MarkRow>> {
         on_engine!(self, workspace, |db, w| rows::mark(&db, &w, id))
     }
@@ -334,6 +338,13 @@ impl Backend for PostgresBackend {
             return if self.db.is_closed() { Err(Error::Closed) } else { Ok(None) };
         }
         on_engine!(self, workspace, |db, w| text::search(&db, &w, &query)).map(Some)
+    }
+
+    async fn text_gaps(&self, workspace: &WorkspaceId) -> Result<Vec<(SessionId, TextGap)>> {
+        match self.text {
+            true => on_engine!(self, workspace, |db, w| text::gaps(&db, &w)),
+            false => Ok(Vec::new()),
+        }
     }
 
     async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Derived rows, blobs and records.
 
-use milepost_model::{CheckpointId, Position, Seq, Status, TimelineId, Timestamp, WorkspaceId};
+use milepost_model::{CheckpointId, Position, Seq, SessionId, Status, TimelineId, Timestamp, WorkspaceId};
 use serde_json::Value;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -171,6 +171,28 @@ pub(super) async fn marks(db: &Db, workspace: &WorkspaceId, filter: &MarkFilter)
     find.sql += if filter.order == Order::Forward { " ORDER BY m.seq" } else { " ORDER BY m.seq DESC" };
     find.sql += &format!(" LIMIT {}", limit(filter.limit));
     find.ask(db, "listing marks").await?.iter().map(read_mark).collect()
+}
+
+/// How many marks sessions have up to their heads, without the trash.
+pub(super) async fn count_marks(db: &Db, workspace: &WorkspaceId, sessions: &[SessionId]) -> Result<Vec<u64>> {
+    let sql = "WITH RECURSIVE part (number, no, past) AS (
+                 SELECT a.number, t.no, 9223372036854775807 FROM unnest($2) WITH ORDINALITY a (id, number)
+                 JOIN {s}.timelines t ON t.workspace = $1 AND t.session = a.id AND t.head = 'main'
+                 UNION ALL
+                 SELECT p.number, t.parent, least(t.parent_seq + 1, p.past)
+                 FROM part p JOIN {s}.timelines t ON t.no = p.no WHERE t.parent IS NOT NULL)
+               SELECT p.number, count(m.seq) FROM part p
+               JOIN {s}.marks m ON m.timeline = p.no AND m.seq < p.past AND m.trashed IS NULL GROUP BY p.number";
+    let (workspace, ids) = (escape(workspace.as_str()), sessions.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let rows = db.ask("counting marks", sql, &[(&workspace, Type::TEXT), (&ids, Type::TEXT_ARRAY)]).await?;
+    let mut counts = vec![0; sessions.len()];
+    for row in &rows {
+        // They are numbered from one.
+        if let Some(place) = (number(row, 0)? as usize).checked_sub(1).and_then(|place| counts.get_mut(place)) {
+            *place = number(row, 1)?;
+        }
+    }
+    Ok(counts)
 }
 
 pub(super) async fn mark(db: &Db, workspace: &WorkspaceId, checkpoint: CheckpointId) -> Result<Option<MarkRow>> {

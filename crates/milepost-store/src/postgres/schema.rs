@@ -13,12 +13,17 @@ use super::db::{Db, Failed, Fate, column};
 use crate::error::{Error, Result};
 
 /// The version of the tables that this program writes.
-pub(super) const SCHEMA_VERSION: i32 = 2;
+pub(super) const SCHEMA_VERSION: i32 = 3;
+/// The oldest program that works with tables that this one made.
+const FRESH_COMPATIBLE: i32 = 2;
 
 const TABLES: &str = include_str!("sql/tables.sql");
 const FUNCTIONS: &str = include_str!("sql/functions.sql");
 /// What makes each version of the one before, but for its functions; and the oldest program that can work with that.
-const STEPS: [(i32, i32, &str); 1] = [(1, 1, include_str!("sql/from_1.sql"))];
+const STEPS: [(i32, i32, &str); 2] = [(1, 1, include_str!("sql/from_1.sql")), (2, 1, include_str!("sql/from_2.sql"))];
+/// Comes when all tables and functions are there: appends wait for its lock.
+const TRIGGER: &str = "CREATE TRIGGER recut AFTER DELETE ON {s}.unindexed
+  REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION {s}.recut_3()";
 
 /// Anything: one program at a time makes or changes the tables of a database.
 const LOCK: i64 = 0x4d70_7374;
@@ -99,7 +104,7 @@ async fn migrate(db: &Db, lent: &mut super::db::Lent<'_>, text_index: bool) -> R
             0 => {
                 lent.run(what, &db.sql(TABLES)).await?;
                 lent.run(what, &db.sql(FUNCTIONS)).await?;
-                SCHEMA_VERSION
+                FRESH_COMPATIBLE
             }
             _ => {
                 lent.run(what, WHILE_OTHERS_WORK).await?;
@@ -112,6 +117,7 @@ async fn migrate(db: &Db, lent: &mut super::db::Lent<'_>, text_index: bool) -> R
                 oldest
             }
         };
+        lent.run(what, &db.sql(TRIGGER)).await?;
         // A store keeps the text index that it was made with, or without.
         let note = format!(
             "INSERT INTO {{s}}.versions (version, compatible, text_index) SELECT {SCHEMA_VERSION}, {compatible},

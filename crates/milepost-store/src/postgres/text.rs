@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use milepost_model::{Position, Seq, WorkspaceId};
+use milepost_model::{Position, Seq, SessionId, WorkspaceId};
 use tokio::sync::Notify;
 use tokio_postgres::types::Type;
 use unicode_normalization::char::{decompose_canonical, is_combining_mark};
@@ -21,7 +21,7 @@ use unicode_normalization::char::{decompose_canonical, is_combining_mark};
 use super::db::{Db, Failed, Param, column, id, limit, number};
 use super::{log, rows};
 use crate::backend::*;
-use crate::codec::{clear_message, searchable_text};
+use crate::codec::searchable_text;
 use crate::error::{Error, Result};
 use crate::words::spaced;
 
@@ -62,19 +62,14 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// What is indexed of an entry: for each stretch of its text, its words and their places as the server reads them.
-pub(super) fn stretches_of(entry: &StoredEntry, blob: Option<&[u8]>) -> Vec<String> {
-    let Some(mut text) = searchable_text(entry, blob) else { return Vec::new() };
+/// What is indexed of an entry: for each stretch of its text, its words and their places as the server reads them. And
+/// whether that is only its beginning. Other rules need a version of the tables that has everything cut anew, and another
+/// number where [`BEGIN`] says which rules these are.
+fn stretches_of(entry: &StoredEntry, blob: Option<&[u8]>) -> (Vec<String>, bool) {
+    let Some(mut text) = searchable_text(entry, blob) else { return (Vec::new(), false) };
+    let is_cut = text.len() > INDEXED_BYTES;
     text.truncate(text.floor_char_boundary(INDEXED_BYTES));
-    stretches(&words(&spaced(&text)))
-}
-
-/// What versions before indexed of an entry. It stays until the session is indexed anew.
-fn stretches_before(entry: &StoredEntry, blob: Option<&[u8]>) -> Vec<String> {
-    let Some(message) = clear_message(entry, blob) else { return Vec::new() };
-    let mut text = message.text().into_owned();
-    text.truncate(text.floor_char_boundary(INDEXED_BYTES));
-    stretches(&words(&text))
+    (stretches(&words(&spaced(&text))), is_cut)
 }
 
 fn stretches(words: &[String]) -> Vec<String> {
@@ -169,19 +164,16 @@ pub(super) struct TextRows {
     pub seqs: Vec<i64>,
     pub parts: Vec<i32>,
     pub words: Vec<String>,
+    /// Timelines with a text that is only indexed up to a limit.
+    cut: Vec<i64>,
 }
 
 impl TextRows {
     pub fn add(&mut self, timeline: i64, seq: Seq, entry: &StoredEntry, blob: Option<&[u8]>) {
-        self.add_stretches(timeline, seq, stretches_of(entry, blob));
-    }
-
-    /// As versions before did.
-    pub fn add_as_before(&mut self, timeline: i64, seq: Seq, entry: &StoredEntry, blob: Option<&[u8]>) {
-        self.add_stretches(timeline, seq, stretches_before(entry, blob));
-    }
-
-    fn add_stretches(&mut self, timeline: i64, seq: Seq, stretches: Vec<String>) {
+        let (stretches, is_cut) = stretches_of(entry, blob);
+        if is_cut {
+            self.cut.push(timeline);
+        }
         for (part, words) in stretches.into_iter().enumerate() {
             self.timelines.push(timeline);
             self.seqs.push(super::db::seq(seq.0));
@@ -257,6 +249,18 @@ pub(super) async fn keep_up(db: Arc<Db>) {
     }
 }
 
+/// By which rules texts are cut into words: what a program that does not say so takes from those that wait is cut anew.
+const BEGIN: &str = "BEGIN; SET LOCAL milepost.rules TO '2'";
+
+/// What the index lacks of sessions.
+pub(super) async fn gaps(db: &Db, workspace: &WorkspaceId) -> Result<Vec<(SessionId, TextGap)>> {
+    let sql = "SELECT DISTINCT t.session FROM {s}.text_gaps g JOIN {s}.timelines t ON t.no = g.timeline
+               WHERE t.workspace = $1 AND g.why = 'cut' ORDER BY 1";
+    let workspace = super::db::escape(workspace.as_str());
+    let rows = db.ask("looking for what is not indexed", sql, &[(&workspace, Type::TEXT)]).await?;
+    rows.iter().map(|row| Ok((id(row, 0)?, TextGap::Cut))).collect()
+}
+
 /// What to do about texts that another process is just indexing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Others {
@@ -275,16 +279,32 @@ async fn index_some(db: &Db, others: Others) -> Result<Option<usize>, Failed> {
     let what = "indexing texts";
     let mut lent = db.lend(what).await?;
     let skip = if others == Others::Skip { "SKIP LOCKED" } else { "" };
-    lent.run(what, "BEGIN").await?;
+    lent.run(what, BEGIN).await?;
     // Its rows are locked: they stay where they are.
-    let sql = db.sql(&format!(
-        "SELECT ctid::text, timeline, first, past FROM {{s}}.unindexed LIMIT {STRETCHES} FOR UPDATE {skip}"
-    ));
-    let mut stretches = lent.ask(what, &sql, &[]).await?;
-    let mut size = 0;
+    let waiting = |table: &str| {
+        format!(
+            "SELECT ctid::text AS place, timeline, first, past FROM {{s}}.{table} LIMIT {STRETCHES} FOR UPDATE {skip}"
+        )
+    };
+    let sql = format!(
+        "WITH w AS ({}) SELECT w.place, w.timeline, w.first, w.past, r.waits
+         FROM (SELECT EXISTS (SELECT 1 FROM {{s}}.recut) AS waits) r LEFT JOIN w ON true",
+        waiting("unindexed")
+    );
+    let (mut queue, mut stretches) = ("unindexed", lent.ask(what, &db.sql(&sql), &[]).await?);
+    let has_recut = stretches.first().map(|row| column::<bool>(row, 4)).transpose()?.unwrap_or_default();
+    if stretches.first().is_some_and(|row| matches!(column::<Option<String>>(row, 0), Ok(None))) {
+        stretches.clear();
+    }
+    if stretches.is_empty() && has_recut {
+        (queue, stretches) = ("recut", lent.ask(what, &db.sql(&waiting("recut")), &[]).await?);
+    }
+    let mut size = 0i64;
     let mut fits = 0;
     while fits < stretches.len() && size < ENTRIES {
-        size += column::<i64>(&stretches[fits], 3)? - column::<i64>(&stretches[fits], 2)?;
+        // One that has no end is as long as there may be numbers.
+        let (first, past): (i64, i64) = (column(&stretches[fits], 2)?, column(&stretches[fits], 3)?);
+        size = size.saturating_add(past.saturating_sub(first));
         fits += 1;
     }
     stretches.truncate(fits);
@@ -308,6 +328,15 @@ async fn index_some(db: &Db, others: Others) -> Result<Option<usize>, Failed> {
             texts
         });
         let texts = cutting.await.map_err(|_| Error::Closed)?;
+        if queue == "recut" {
+            let sql = db.sql(
+                "DELETE FROM {s}.texts x USING unnest($1, $2, $3) AS q (timeline, first, past)
+                 WHERE x.timeline = q.timeline AND x.seq >= q.first AND x.seq < q.past",
+            );
+            let params: [Param<'_>; 3] =
+                [(&lines, Type::INT8_ARRAY), (&first, Type::INT8_ARRAY), (&past, Type::INT8_ARRAY)];
+            lent.ask(what, &sql, &params).await?;
+        }
         // One that was changed may wait twice.
         let sql = db.sql(
             "INSERT INTO {s}.texts (timeline, seq, part, words)
@@ -316,8 +345,15 @@ async fn index_some(db: &Db, others: Others) -> Result<Option<usize>, Failed> {
              ON CONFLICT (timeline, seq, part) DO NOTHING",
         );
         lent.ask(what, &sql, &texts.params()).await?;
+        if !texts.cut.is_empty() {
+            let sql = db.sql(
+                "INSERT INTO {s}.text_gaps (timeline, why) SELECT DISTINCT x.timeline, 'cut' FROM unnest($1) AS x (timeline)
+                 ON CONFLICT (timeline, why) DO NOTHING",
+            );
+            lent.ask(what, &sql, &[(&texts.cut, Type::INT8_ARRAY)]).await?;
+        }
         let places = stretches.iter().map(|row| column::<String>(row, 0)).collect::<Result<Vec<String>>>()?;
-        let sql = db.sql("DELETE FROM {s}.unindexed WHERE ctid = ANY ($1::text[]::tid[])");
+        let sql = db.sql(&format!("DELETE FROM {{s}}.{queue} WHERE ctid = ANY ($1::text[]::tid[])"));
         lent.ask(what, &sql, &[(&places, Type::TEXT_ARRAY)]).await?;
     }
     lent.run(what, "COMMIT").await?;

@@ -212,6 +212,10 @@ impl Backend for SqliteBackend {
         self.look(workspace, move |db, w| rows::marks(db, w, &filter)).await
     }
 
+    async fn count_marks(&self, workspace: &WorkspaceId, sessions: Vec<SessionId>) -> Result<Vec<u64>> {
+        self.look(workspace, move |db, w| rows::count_marks(db, w, &sessions)).await
+    }
+
     async fn mark(&self, workspace: &WorkspaceId, id: CheckpointId) -> Result<Option<MarkRow>> {
         self.look(workspace, move |db, w| rows::mark(db, w, id)).await
     }

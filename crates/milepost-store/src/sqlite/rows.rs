@@ -245,6 +245,35 @@ pub(super) fn marks(db: &Connection, workspace: &WorkspaceId, filter: &MarkFilte
         .map_err(fail("listing marks"))
 }
 
+/// A guard against timelines that lead in a circle, which only damage makes.
+const MAX_DEPTH: i64 = 1 << 20;
+
+/// How many marks sessions have up to their heads, without the trash.
+pub(super) fn count_marks(db: &Connection, workspace: &WorkspaceId, sessions: &[SessionId]) -> Result<Vec<u64>> {
+    // What is asked for comes first, then what is found for it: there may be many timelines.
+    let sql = "WITH RECURSIVE part (number, no, past, depth) AS (
+                 SELECT j.key, t.no, 1 << 32, 0 FROM json_each(?2) j
+                 CROSS JOIN timelines t ON t.workspace = ?1 AND t.session = j.value AND t.head = 'main'
+                 UNION ALL
+                 SELECT p.number, t.parent, min(t.parent_seq + 1, p.past), p.depth + 1
+                 FROM part p CROSS JOIN timelines t ON t.no = p.no WHERE t.parent IS NOT NULL AND p.depth < ?3)
+               SELECT p.number, (SELECT count(*) FROM marks m WHERE m.id >= p.no << 32 AND m.id < (p.no << 32) + p.past
+                                 AND m.trashed IS NULL)
+               FROM part p";
+    let ids = serde_json::Value::from(sessions.iter().map(ToString::to_string).collect::<Vec<_>>()).to_string();
+    let mut counts = vec![0; sessions.len()];
+    let mut count = |row: &Row<'_>| {
+        if let Some(place) = counts.get_mut(row.get::<_, i64>(0)? as usize) {
+            *place += row.get::<_, i64>(1)? as u64;
+        }
+        Ok(())
+    };
+    db.prepare_cached(sql)
+        .and_then(|mut s| s.query_map(params![workspace.as_str(), ids, MAX_DEPTH], &mut count)?.collect())
+        .map_err(fail("counting marks"))
+        .map(|()| counts)
+}
+
 /// Finds a mark by name.
 pub(super) fn mark(db: &Connection, workspace: &WorkspaceId, id: CheckpointId) -> Result<Option<MarkRow>> {
     db.prepare_cached(&format!(

@@ -82,6 +82,12 @@ impl Store {
         Ok(marks)
     }
 
+    /// How many checkpoints each of these sessions has up to its head, without those in the trash: what
+    /// [`Store::marks`] lists of each.
+    pub async fn count_marks(&self, sessions: &[SessionId]) -> Result<Vec<u64>> {
+        self.inner.backend.count_marks(self.workspace(), sessions.to_vec()).await
+    }
+
     /// Checkpoints of a session that are not up to its head: what was left behind on old timelines when it was set back.
     /// Newest first, whatever the query says.
     pub async fn marks_left_behind(&self, session: SessionId, query: &MarkQuery) -> Result<Vec<Mark>> {
@@ -233,7 +239,7 @@ impl Store {
                 };
                 match loaded {
                     Ok(loaded) => return Ok(Loaded { skipped, ..loaded }),
-                    Err(error) if error.is_damage() => skipped.push(Skipped { id: row.id, why: error.to_string() }),
+                    Err(error) if error.is_damage() => skipped.push(Skipped { id: row.id, why: error.finding() }),
                     Err(error) => return Err(error),
                 }
             }

@@ -48,7 +48,7 @@ impl Store {
             let rebuilt = match self.reindex_session(id).await {
                 Err(Error::Key(KeyError::Shredded { .. })) => continue,
                 Err(error) if error.is_damage() => {
-                    done.damaged.push((id, error.to_string()));
+                    done.damaged.push((id, error.finding()));
                     continue;
                 }
                 other => other?,

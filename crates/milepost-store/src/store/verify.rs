@@ -82,18 +82,19 @@ impl Store {
     /// the state of every checkpoint, every signature, every blob, every derived row. Of the text index, it is seen that
     /// its pages can be read; for what it says, see [`Store::verify_deep`].
     pub async fn verify(&self) -> Result<Verified> {
-        self.verify_to(Depth::Usual).await
+        self.verify_with(Depth::Usual, &mut |_, _| {}).await
     }
 
     /// As [`Store::verify`], and compares the text index with the texts, word by word. That takes about as long as making
     /// the index anew.
     pub async fn verify_deep(&self) -> Result<Verified> {
-        self.verify_to(Depth::Deep).await
+        self.verify_with(Depth::Deep, &mut |_, _| {}).await
     }
 
-    async fn verify_to(&self, depth: Depth) -> Result<Verified> {
+    /// The one or the other, telling how many sessions are done, and of how many.
+    pub async fn verify_with(&self, depth: Depth, progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Verified> {
         // Both at once: the one looks at pages, the other at what they say.
-        let (checked, verified) = join(self.inner.backend.check(depth), self.verify_sessions()).await;
+        let (checked, verified) = join(self.inner.backend.check(depth), self.verify_sessions(progress)).await;
         let mut report = Verified::default();
         match checked {
             Ok(found) => {
@@ -118,7 +119,7 @@ impl Store {
                     session: None,
                     at: None,
                     derived: false,
-                    what: format!("record {:?} of kind {:?}: {error}", key.key, key.kind),
+                    what: format!("record {:?} of kind {:?}: {}", key.key, key.kind, error.finding()),
                 }));
             }
             Err(error) if error.is_damage() => report.note(None, None, false, &error),
@@ -127,7 +128,7 @@ impl Store {
         Ok(report)
     }
 
-    async fn verify_sessions(&self) -> Result<Verified> {
+    async fn verify_sessions(&self, progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Verified> {
         let mut report = Verified::default();
         let rows = match self.all_sessions().await {
             Err(error) if error.is_damage() => {
@@ -143,7 +144,9 @@ impl Store {
                 report.problems.push(Problem { session: Some(id), at: None, derived: true, what });
             }
         }
-        for row in rows {
+        let total = rows.len() as u64;
+        for (number, row) in (0..).zip(rows) {
+            progress(number, total);
             self.verify_row(&row, &mut report).await?;
         }
         Ok(report)
@@ -278,7 +281,7 @@ impl Store {
 
 impl Verified {
     fn note(&mut self, session: Option<SessionId>, at: Option<Position>, derived: bool, error: &Error) {
-        self.problems.push(Problem { session, at, derived, what: error.to_string() });
+        self.problems.push(Problem { session, at, derived, what: error.finding() });
     }
 }
 
@@ -367,7 +370,7 @@ impl Pass<'_> {
         let decoded = match decoded {
             Ok(decoded) => decoded,
             Err(error) => {
-                self.problem(at, error.to_string());
+                self.problem(at, error.finding());
                 self.chain = entry.chain.filter(|_| codec::check(at, entry).is_ok());
                 if entry.kind == EntryKind::State {
                     self.state = None;
@@ -418,7 +421,7 @@ impl Pass<'_> {
         for (id, stored) in ids.into_iter().zip(found) {
             match stored.map(|stored| self.codec.open_blob(id, &stored).map(|_| stored.len())) {
                 Some(Ok(len)) => self.report.bytes += len as u64,
-                Some(Err(error)) => self.problem(at, error.to_string()),
+                Some(Err(error)) => self.problem(at, error.finding()),
                 None => self.problem(at, format!("blob {} is missing", Hash(id.0))),
             }
         }
@@ -450,7 +453,7 @@ impl Pass<'_> {
             Some(Body::Mark(mark)) => {
                 self.marks.push(fold::mark_to_row(self.codec, at, entry.time, &mark));
                 if let Err(error) = self.store.check_signature(at, entry) {
-                    self.problem(at, error.to_string());
+                    self.problem(at, error.finding());
                 }
                 if self.state.is_none() {
                     self.state = self.state_after(at).await;

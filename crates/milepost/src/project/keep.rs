@@ -75,6 +75,11 @@ impl Projects {
         }
     }
 
+    /// A text as it may be kept.
+    pub(super) async fn clean(&self, text: &str) -> Result<String> {
+        Ok(self.redacted(text).await?.unwrap_or_else(|| text.to_owned()))
+    }
+
     /// What a name is called in keys.
     pub(super) fn token(&self, what: &str, name: &[u8]) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
@@ -156,7 +161,7 @@ impl Projects {
 }
 
 impl Milepost {
-    /// The projects of the workspace. Artifacts that are text, templates and lines of logs are kept without their secrets;
+    /// The projects of the workspace. Artifacts that are text, templates, lines of logs, names and paths are kept without their secrets;
     /// an artifact that is not UTF-8 is kept as it is.
     pub async fn projects(&self) -> Result<Projects> {
         Ok(Projects { engine: Some(self.clone()), ..Projects::open(self.store()).await? })

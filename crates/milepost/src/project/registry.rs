@@ -1,7 +1,10 @@
 //! Which project a directory belongs to.
 //!
 //! A repository is known by its root commits, so that a clone, a worktree, a rename or a move loses nothing. A plain directory is known
-//! by its path; when it was renamed it is linked anew. Nothing is ever written into the directory.
+//! by its path, and by what the file system calls it: its device and number with the moment when it was made, which no other directory
+//! has after it. So one that was renamed or moved within a file system is the same, and a copy of it is another; one that was
+//! copied to another file system is linked anew. Nothing is ever written into the directory. Names and paths are kept
+//! without the secrets in them: a directory is recognised by the hash of its path.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,6 +21,7 @@ use crate::{Error, Result};
 const PROJECT: &str = "project";
 const PATH: &str = "project-path";
 const ROOT: &str = "project-root";
+const DIRECTORY: &str = "project-directory";
 /// So many directories of a project are remembered; the one longest unused is forgotten first.
 pub const MAX_PATHS: usize = 64;
 /// The longest name of a project, in characters.
@@ -103,6 +107,8 @@ pub enum KnownBy {
     RootCommit,
     /// By its path.
     Path,
+    /// It is the directory that the project had, renamed or moved.
+    Directory,
     /// It was not: the project is new.
     New,
 }
@@ -123,6 +129,8 @@ struct Place {
     /// The top of the repository, or the directory itself, without links.
     path: PathBuf,
     repository: Repository,
+    /// What the file system calls a plain directory.
+    directory: Option<String>,
 }
 
 impl Place {
@@ -137,8 +145,27 @@ impl Place {
             Repository::Found { top, .. } => top.canonicalize().unwrap_or_else(|_| top.clone()),
             _ => dir,
         };
-        Ok(Self { path, repository })
+        let directory = match &repository {
+            Repository::None => name_of(&path),
+            _ => None,
+        };
+        Ok(Self { path, repository, directory })
     }
+}
+
+/// What tells a directory from every other of this machine, also after a move; none where the file system does not know when it
+/// was made: the number of a directory that is gone is given to the next.
+#[cfg(unix)]
+fn name_of(dir: &Path) -> Option<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let found = std::fs::metadata(dir).ok()?;
+    let made = found.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?.as_nanos();
+    (made > 0).then(|| format!("{}:{}:{made}", found.dev(), found.ino()))
+}
+
+#[cfg(not(unix))]
+fn name_of(_: &Path) -> Option<String> {
+    None
 }
 
 /// What is known of a directory.
@@ -173,6 +200,7 @@ impl Projects {
             self.forget_path(&id, &place.path).await?;
         }
         let project = self.begin(&path_key, &place.path, &roots).await?;
+        self.note_directory(&place, &project.id).await?;
         Ok(Identified { project, by: KnownBy::New, note })
     }
 
@@ -203,9 +231,13 @@ impl Projects {
             let project = self.ensure(id, &place.path, &BTreeSet::new()).await?;
             let trusts_path = !is_repository || is_shallow || self.is_same(&project, &place.path).await?;
             if trusts_path {
+                self.note_directory(place, id).await?;
                 let by = if is_repository && !is_shallow { KnownBy::RootCommit } else { KnownBy::Path };
                 return Ok(Looked::found(Identified { project, by, note }));
             }
+        }
+        if let Some(project) = self.moved_here(place, &path_key).await? {
+            return Ok(Looked::found(Identified { project, by: KnownBy::Directory, note }));
         }
         let roots = match is_repository && !is_shallow {
             true => self.roots(&place.path).await?,
@@ -229,6 +261,34 @@ impl Projects {
         Ok(Looked { found: None, roots, stale: by_path, note })
     }
 
+    /// The project of a plain directory that has another path now.
+    async fn moved_here(&self, place: &Place, path_key: &str) -> Result<Option<Project>> {
+        let Some(name) = &place.directory else { return Ok(None) };
+        let Some(id) = self.get::<ProjectId>(DIRECTORY, &self.directory_key(name)).await? else { return Ok(None) };
+        let Some(before) = self.get::<Project>(PROJECT, &self.project_key(&id)).await? else { return Ok(None) };
+        // A repository that has lost its history is no longer what it was known by.
+        if !before.root_commits.is_empty() {
+            return Ok(None);
+        }
+        // What is made where it was is another.
+        for path in before.paths.iter().map(Path::new).filter(|path| !path.exists()) {
+            let key = self.path_key(path);
+            if self.get::<ProjectId>(PATH, &key).await?.as_ref() == Some(&id) {
+                self.remove(PATH, &key).await?;
+            }
+        }
+        self.point(PATH, path_key, &id).await?;
+        Ok(Some(self.ensure(&id, &place.path, &BTreeSet::new()).await?))
+    }
+
+    /// Remembers what the file system calls a project's directory.
+    async fn note_directory(&self, place: &Place, id: &ProjectId) -> Result<()> {
+        if let Some(name) = &place.directory {
+            self.point(DIRECTORY, &self.directory_key(name), id).await?;
+        }
+        Ok(())
+    }
+
     /// Says that a directory belongs to a project, whatever it belonged to before. For directories that were renamed,
     /// and for repositories that were begun anew.
     pub async fn link(&self, id: &ProjectId, dir: &Path) -> Result<Project> {
@@ -249,6 +309,7 @@ impl Projects {
         if let Some(before) = before.filter(|before| before != id) {
             self.forget_path(&before, &place.path).await?;
         }
+        self.note_directory(&place, id).await?;
         self.ensure(id, &place.path, &roots).await
     }
 
@@ -260,7 +321,7 @@ impl Projects {
 
     /// A project with an id of the caller's own; made when it is not there.
     pub async fn open_project(&self, id: &ProjectId, name: &str) -> Result<Project> {
-        let fresh = self.fresh(id.clone(), name);
+        let fresh = self.fresh(id.clone(), &self.clean(name).await?);
         self.change(PROJECT, &self.project_key(id), move |found: Option<Project>| match found {
             Some(found) => Ok((None, found)),
             None => Ok((Some(fresh.clone()), fresh.clone())),
@@ -270,7 +331,7 @@ impl Projects {
 
     /// Gives a project another name.
     pub async fn rename(&self, id: &ProjectId, name: &str) -> Result<Project> {
-        let name = clean_name(name);
+        let name = clean_name(&self.clean(name).await?);
         if name.is_empty() {
             return Err(Error::refused(format!("renaming project {id}"), "the name is empty", "give it a name"));
         }
@@ -361,11 +422,19 @@ impl Projects {
     /// The project as it is, with this path as its newest and with these roots; made when a crash kept it from being made.
     async fn ensure(&self, id: &ProjectId, path: &Path, roots: &BTreeSet<String>) -> Result<Project> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let fresh = self.fresh(id.clone(), &name);
-        let path = path.to_string_lossy().into_owned();
+        let fresh = self.fresh(id.clone(), &self.clean(&name).await?);
+        let full = path.to_string_lossy().into_owned();
+        let path = self.clean(&full).await?;
         self.change(PROJECT, &self.project_key(id), move |found: Option<Project>| {
             let before = found.clone();
             let mut project = found.unwrap_or_else(|| fresh.clone());
+            if path != full {
+                // A program of before may have kept them as they are.
+                project.paths.retain(|known| *known != full);
+                if project.name == clean_name(&name) {
+                    project.name.clone_from(&fresh.name);
+                }
+            }
             if project.paths.last() != Some(&path) {
                 project.paths.retain(|known| *known != path);
                 project.paths.push(path.clone());
@@ -399,8 +468,9 @@ impl Projects {
     }
 
     async fn forget_path(&self, id: &ProjectId, path: &Path) -> Result<()> {
-        let path = path.to_string_lossy().into_owned();
-        self.edit(id, |project| project.paths.retain(|known| *known != path)).await
+        let full = path.to_string_lossy().into_owned();
+        let path = self.clean(&full).await?;
+        self.edit(id, |project| project.paths.retain(|known| *known != path && *known != full)).await
     }
 
     /// Changes a project that is there.
@@ -427,6 +497,10 @@ impl Projects {
 
     fn path_key(&self, path: &Path) -> String {
         self.token("path", path.as_os_str().as_encoded_bytes())
+    }
+
+    fn directory_key(&self, name: &str) -> String {
+        self.token("directory", name.as_bytes())
     }
 
     fn root_key(&self, root: &str) -> String {

@@ -275,7 +275,7 @@ impl Milepost {
         let one = MessageQuery { from: Some(at.seq), last: Some(1), ..MessageQuery::default() };
         match self.store().messages_at(at, &one).await {
             Ok(mut found) => Ok(Ok(found.pop())),
-            Err(error) if error.is_damage() => Ok(Err(error.to_string())),
+            Err(error) if error.is_damage() => Ok(Err(error.finding())),
             Err(error) => Err(error.into()),
         }
     }

@@ -130,7 +130,7 @@ impl Milepost {
                     }
                     // What is whole behind the damage is searched all the same, in one piece.
                     Err(error) if error.is_damage() => {
-                        best.unread.insert(id, error.to_string());
+                        best.unread.insert(id, error.finding());
                         let rest = MessageQuery { first: None, ..page };
                         self.messages_past_damage(id, Some(end), &rest).await?.messages
                     }

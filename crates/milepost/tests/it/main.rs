@@ -1,6 +1,7 @@
 //! The engine through its public face. One binary; a test below checks that no file is forgotten.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::large_futures)]
 
+mod anew;
 mod archives;
 mod chapters;
 mod engine;

@@ -18,6 +18,7 @@ use milepost_run::run::Budget;
 use serde_json::json;
 
 use super::cost::budget;
+use super::resume::tell_anew;
 use super::run::{remember_model, said_model};
 use crate::app::{App, interrupts};
 use crate::args;
@@ -118,7 +119,7 @@ pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
     };
     let (chat, left) = match session {
         Some(id) => {
-            let how = Resume { take_over: args.take_over, reopen: true, ..Resume::default() };
+            let how = Resume { take_over: args.take_over, reopen: true, begin_anew: true, ..Resume::default() };
             let resumed = Chat::resume(&engine, id, how, model, dialect).await;
             let (chat, left) = resumed.map_err(|error| match error {
                 milepost::Error::Store(held @ StoreError::Held { .. }) => {
@@ -127,6 +128,10 @@ pub async fn run(app: &mut App, args: args::Chat) -> Result<ExitCode> {
                 }
                 error => anyhow::Error::from(error),
             })?;
+            let id = chat.session().id();
+            if let Some(anew) = &left.anew {
+                tell_anew(app, anew, Some(id));
+            }
             tell_left(app, id, &left);
             let budget = budget(&args.budgets, chat.may_cost());
             (Some(chat.max_tokens(args.max_tokens).budget(budget).await?), Some(left))

@@ -44,6 +44,10 @@ BEGIN
       -- The batch may have cut it off.
       WHERE EXISTS (SELECT 1 FROM {s}.entries e WHERE e.timeline = t.no AND e.seq = x.seq)
       ON CONFLICT (timeline, seq, part) DO UPDATE SET words = excluded.words;
+      -- Its words are those of older rules.
+      INSERT INTO {s}.recut (timeline, first, past)
+      SELECT t.no, min(x.seq), max(x.seq) + 1 FROM jsonb_to_recordset(b -> 'texts') AS x (timeline text, seq bigint)
+      JOIN {s}.timelines t ON t.workspace = b ->> 'workspace' AND t.id = x.timeline GROUP BY 1;
     END IF;
     RETURN QUERY SELECT v_answer.o_n, v_answer.o_code, v_answer.o_number, v_answer.o_word;
   END LOOP;
@@ -55,6 +59,8 @@ RETURNS void LANGUAGE plpgsql SET lock_timeout TO '20s' SET plan_cache_mode TO f
 BEGIN
   PERFORM 1 FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.session = r ->> 'id' ORDER BY t.no FOR UPDATE;
   PERFORM {s}.rebuild_2(p_workspace, r, p_detail, p_marks, false, p_now);
+  INSERT INTO {s}.recut (timeline, first, past)
+  SELECT t.no, 0, 9223372036854775807 FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.session = r ->> 'id';
 END $body$;
 
 -- Last, for they keep everybody waiting until the end of the transaction: a moment, since no row changes.

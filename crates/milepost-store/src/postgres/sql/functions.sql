@@ -423,12 +423,23 @@ CREATE OR REPLACE FUNCTION {s}.unindexed_2(p_line bigint, p_first bigint, p_past
   SELECT p_line, x, least(x + 1000, p_past) FROM generate_series(p_first, p_past - 1, 1000) x;
 $body$;
 
+-- Whoever takes texts from those that wait, and does not say that it cuts by the rules of today, is a program of older ones:
+-- what it cut is to be cut anew.
+CREATE OR REPLACE FUNCTION {s}.recut_3() RETURNS trigger LANGUAGE plpgsql AS $body$
+BEGIN
+  IF current_setting('milepost.rules', true) IS DISTINCT FROM '2' THEN
+    INSERT INTO {s}.recut (timeline, first, past) SELECT g.timeline, g.first, g.past FROM gone g;
+  END IF;
+  RETURN NULL;
+END $body$;
+
 -- Removes everything of a timeline from an entry on.
 CREATE OR REPLACE FUNCTION {s}.cut_2(p_line bigint, p_seq bigint) RETURNS void LANGUAGE sql AS $body$
   DELETE FROM {s}.entries WHERE timeline = p_line AND seq >= p_seq;
   DELETE FROM {s}.marks WHERE timeline = p_line AND seq >= p_seq;
   DELETE FROM {s}.keyframes WHERE timeline = p_line AND seq >= p_seq;
   DELETE FROM {s}.texts WHERE timeline = p_line AND seq >= p_seq;
+  DELETE FROM {s}.text_gaps WHERE timeline = p_line AND p_seq = 0;
 $body$;
 
 -- Takes, renews or releases a lease, by the server's clock.
@@ -546,6 +557,8 @@ BEGIN
   IF p_text THEN
     DELETE FROM {s}.texts f USING {s}.timelines t
     WHERE t.workspace = p_workspace AND t.session = v_id AND f.timeline = t.no;
+    DELETE FROM {s}.text_gaps g USING {s}.timelines t
+    WHERE t.workspace = p_workspace AND t.session = v_id AND g.timeline = t.no;
     PERFORM {s}.unindexed_2(t.no, coalesce(t.parent_seq + 1, 0),
       (SELECT e.seq FROM {s}.entries e WHERE e.timeline = t.no ORDER BY e.seq DESC LIMIT 1) + 1)
     FROM {s}.timelines t WHERE t.workspace = p_workspace AND t.session = v_id;

@@ -1,4 +1,4 @@
--- Version 2: the tables. `{s}` is the schema's name. Texts are compared byte by byte, whatever the database's locale.
+-- Version 3: the tables. `{s}` is the schema's name. Texts are compared byte by byte, whatever the database's locale.
 -- Numbers come before texts and bytes in each row, so that nothing is spent on filling up.
 
 CREATE TABLE {s}.sessions (
@@ -123,6 +123,20 @@ CREATE TABLE {s}.unindexed (
   timeline bigint NOT NULL,
   first bigint NOT NULL,
   past bigint NOT NULL
+);
+
+-- Stretches of timelines whose texts a program of older rules cut into words.
+CREATE TABLE {s}.recut (
+  timeline bigint NOT NULL,
+  first bigint NOT NULL,
+  past bigint NOT NULL
+);
+
+-- What the text index lacks of a timeline.
+CREATE TABLE {s}.text_gaps (
+  timeline bigint NOT NULL,
+  why text COLLATE "C" NOT NULL,
+  PRIMARY KEY (timeline, why)
 );
 
 -- For people with a psql prompt.

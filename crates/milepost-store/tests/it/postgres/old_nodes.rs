@@ -102,6 +102,44 @@ async fn tables_of_version_1_are_brought_forward() {
     place.drop_schema().await;
 }
 
+/// Words that older rules did not cut out are found once a program of newer ones was there, whoever indexes beside it.
+#[tokio::test]
+async fn texts_that_older_programs_cut_are_cut_anew() {
+    if server().is_none() {
+        return;
+    }
+    let place = Scheme::new("recut");
+    let store = Store::open(&place.url(), Options::default()).await.unwrap();
+    let writer = new_session(&store, "words").await;
+    writer.append(Append::new().message(user("我们使用PostgreSQL数据库"))).await.unwrap();
+    assert_eq!(count(&store, "postgresql", false).await, 1);
+    drop(writer);
+    store.close().await.unwrap();
+    let client = place.connect().await;
+    let run = async |sql: &str| client.batch_execute(&sql.replace("{s}", &place.name)).await.unwrap();
+    let as_before = "UPDATE {s}.texts SET words = '''我们使用postgresql数据库'':1'::tsvector";
+    let index_by_old_rules = "BEGIN; INSERT INTO {s}.unindexed SELECT no, 0, 100 FROM {s}.timelines;
+        DELETE FROM {s}.unindexed; COMMIT";
+    // The tables of version 2.
+    run(as_before).await;
+    run("DROP TRIGGER recut ON {s}.unindexed; DROP FUNCTION {s}.recut_3; DROP TABLE {s}.recut, {s}.text_gaps;
+         UPDATE {s}.versions SET version = 2")
+    .await;
+    let store = Store::open(&place.url(), Options::default()).await.unwrap();
+    assert_eq!(count(&store, "postgresql", false).await, 1, "after the tables were brought forward");
+    // A program of version 2 that goes on beside this one indexes it, by its rules.
+    run(as_before).await;
+    run(index_by_old_rules).await;
+    let verified = store.verify_deep().await.unwrap();
+    assert!(verified.is_whole(), "{:?}", verified.problems);
+    run(as_before).await;
+    run(index_by_old_rules).await;
+    assert_eq!(count(&store, "postgresql", false).await, 1, "after a program of version 2 indexed it");
+    let row = client.query_one(&format!("SELECT count(*) FROM {}.recut", place.name), &[]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), 0, "nothing is left to do");
+    place.drop_schema().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_version_1_go_on_beside_newer_ones() {
     if server().is_none() {

@@ -149,7 +149,7 @@ pub(crate) async fn tables(store: &Store, sessions: &[SessionId]) -> Result<(Con
         let end = match write_session(store, *id, &mut rows, place).await {
             Ok(()) => "RELEASE one",
             Err(Error::Store(error)) if error.is_damage() || is_shredded(&error) => {
-                left_out.push((*id, error.to_string()));
+                left_out.push((*id, error.finding()));
                 "ROLLBACK TO one; RELEASE one"
             }
             Err(error) => return Err(error),

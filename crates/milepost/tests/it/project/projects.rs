@@ -63,21 +63,79 @@ async fn orphan_branches_and_joined_histories_stay_in_their_project() {
 }
 
 #[tokio::test]
-async fn a_plain_directory_is_known_by_its_path_and_linked_when_renamed() {
+async fn a_plain_directory_is_known_by_its_path_and_after_a_move() {
     let scene = Scene::new().await;
     let dir = scene.directory("plain");
     let first = scene.projects.identify(&dir).await.unwrap();
     assert_eq!((first.by, first.project.root_commit()), (KnownBy::New, None));
     assert_eq!(scene.projects.identify(&dir).await.unwrap().by, KnownBy::Path);
-    let renamed = scene.path("renamed");
-    std::fs::rename(&dir, &renamed).unwrap();
-    let stranger = scene.projects.identify(&renamed).await.unwrap();
+    let moved = scene.directory("elsewhere").join("renamed");
+    std::fs::rename(&dir, &moved).unwrap();
+    let found = scene.projects.identify(&moved).await.unwrap();
+    assert_eq!((found.by, &found.project.id), (KnownBy::Directory, &first.project.id));
+    assert!(found.project.paths.last().unwrap().ends_with("/elsewhere/renamed"), "{:?}", found.project.paths);
+    assert_eq!(scene.projects.identify(&moved).await.unwrap().by, KnownBy::Path);
+    assert_eq!(std::fs::read_dir(&moved).unwrap().count(), 0, "nothing is written into the directory");
+    // What is made where it was is another project, and so is a copy, and a directory that is made after it was removed.
+    let mut others = vec![scene.projects.identify(&scene.directory("plain")).await.unwrap()];
+    others.push(scene.projects.identify(&scene.directory("copy")).await.unwrap());
+    std::fs::remove_dir(&moved).unwrap();
+    others.push(scene.projects.identify(&scene.directory("next")).await.unwrap());
+    let mut ids: Vec<ProjectId> = others.iter().map(|other| other.project.id.clone()).collect();
+    assert!(others.iter().all(|other| other.by == KnownBy::New), "{others:?}");
+    ids.push(first.project.id);
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 4);
+}
+
+/// Nothing of one that was copied from another file system is the same: somebody says so.
+#[tokio::test]
+async fn a_directory_is_linked_to_the_project_that_somebody_names() {
+    let scene = Scene::new().await;
+    let first = scene.projects.identify(&scene.directory("plain")).await.unwrap();
+    let copy = scene.directory("copy");
+    let stranger = scene.projects.identify(&copy).await.unwrap();
     assert_ne!(stranger.project.id, first.project.id);
-    let linked = scene.projects.link(&first.project.id, &renamed).await.unwrap();
+    let linked = scene.projects.link(&first.project.id, &copy).await.unwrap();
     assert_eq!(linked.id, first.project.id);
-    assert_eq!(scene.projects.identify(&renamed).await.unwrap().project.id, first.project.id);
+    assert_eq!(scene.projects.identify(&copy).await.unwrap().project.id, first.project.id);
     assert!(scene.projects.project(&stranger.project.id).await.unwrap().paths.is_empty());
-    assert_eq!(std::fs::read_dir(&renamed).unwrap().count(), 0, "nothing is written into the directory");
+    let moved = scene.path("moved");
+    std::fs::rename(&copy, &moved).unwrap();
+    assert_eq!(scene.projects.identify(&moved).await.unwrap().project.id, first.project.id);
+}
+
+/// A directory may be called like a secret: what is kept of it is not, and it is recognised all the same.
+#[tokio::test]
+async fn a_secret_in_a_directorys_name_is_not_kept() {
+    const TOKEN: &str = "ghp_x7Kq2mVt9RbL4nWc8YpZ1sDf6GhJ3kAe5UoT";
+    let scratch = crate::support::Scratch::new();
+    let milepost = scratch.open().await;
+    let dir = scratch.dir.path().join(TOKEN);
+    std::fs::create_dir_all(dir.join("src")).unwrap();
+    let first = milepost.here(&dir).await.unwrap();
+    assert!(first.project.name.starts_with("[redacted:"), "{:?}", first.project);
+    assert_eq!(milepost.here(&dir).await.unwrap().project, first.project);
+    let inside = milepost.here(&dir.join("src")).await.unwrap();
+    assert_eq!(inside.project.name, "src");
+    let id = ProjectId::new(inside.project.id.to_string()).unwrap();
+    milepost.projects().await.unwrap().rename(&id, TOKEN).await.unwrap();
+    milepost.projects().await.unwrap().open_project(&ProjectId::new("own").unwrap(), TOKEN).await.unwrap();
+    let session = milepost.create(milepost::NewSession::default()).await.unwrap();
+    session.collect_context(&dir).await.unwrap();
+    let (id, moved) = (session.id(), scratch.dir.path().join("moved"));
+    session.release().await.unwrap();
+    let resumed = milepost.resume(id, milepost::Resume::latest()).await.unwrap();
+    assert!(resumed.notes.iter().any(|note| note.contains("has a secret in it")), "{:?}", resumed.notes);
+    drop(resumed);
+    std::fs::rename(&dir, &moved).unwrap();
+    assert_eq!(milepost.here(&moved).await.unwrap().project.id, first.project.id);
+    milepost.close().await.unwrap();
+    for file in ["milepost.db", "milepost.db-wal"] {
+        let bytes = std::fs::read(scratch.dir.path().join(file)).unwrap_or_default();
+        assert!(!bytes.windows(TOKEN.len()).any(|part| part == TOKEN.as_bytes()), "{file}");
+    }
 }
 
 #[tokio::test]
