@@ -10,9 +10,10 @@ const RUN_AGAIN_EXAMPLES: &str = "Examples:
   milepost run-again last draft --input prompt=\"In three sentences\"
   milepost run-again 4k2m9x1q check --round 1
 
-What came before the step is shared, what comes after it runs anew, on a branch
-of its own; the session is left alone. `milepost merge-back` brings home what
-the branch found.
+What came before the step is shared, what ran beside it is taken over as it was
+done, what follows it runs anew, on a branch of its own; the session is left
+alone. Effects that happen again so are named. `milepost merge-back` brings home
+what the branch found.
 ";
 
 #[derive(Debug, ClapArgs)]
@@ -34,6 +35,9 @@ pub struct RunAgain {
     /// What the branch is called
     #[arg(long)]
     pub title: Option<String>,
+    /// Let happen again what ran beside the step, is not over, and so cannot be taken over
+    #[arg(long)]
+    pub repeat_effects: bool,
     #[command(flatten)]
     pub budgets: Budgets,
     #[command(flatten)]

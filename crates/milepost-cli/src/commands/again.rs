@@ -6,7 +6,7 @@ use anyhow::Result;
 use milepost::{NewSession, SessionId, SessionPatch, SessionQuery, parse_set};
 use milepost_run::graph::actions::ACTIONS;
 use milepost_run::graph::{Graph, Node};
-use milepost_run::run::{About, Again, Ledger, MergeBack, Replay, Runner, merge_back as bring_home};
+use milepost_run::run::{About, Again, Error, Ledger, MergeBack, Replay, Runner, merge_back as bring_home};
 use serde_json::{Map, Value, json};
 
 use super::cost::budget;
@@ -17,7 +17,7 @@ use super::tell::Teller;
 use crate::app::App;
 use crate::args;
 use crate::errors::{Failed, Usage};
-use crate::out::{count, plain, short};
+use crate::out::{count, plain, shell_word, short};
 
 pub async fn run_again(app: &mut App, args: args::RunAgain) -> Result<ExitCode> {
     let given = match &args.graph {
@@ -46,11 +46,33 @@ pub async fn run_again(app: &mut App, args: args::RunAgain) -> Result<ExitCode> 
     let engine = engine_for(app, &graph).await?;
     let runner =
         runner(app, &engine, &models, &graph, &args.how, budget).watch(Teller::new(app, &graph, false).watch());
-    let patch = args.title.map(|title| SessionPatch::new().title(title)).unwrap_or_default();
+    let runner = if args.repeat_effects { runner.repeat_effects() } else { runner };
+    let repeats = runner.happens_again(id, &again, given.as_ref()).await.map_err(told)?;
+    let with_yes = |error: Error| with_yes(error, id, &args);
+    let patch = args.title.clone().map(|title| SessionPatch::new().title(title)).unwrap_or_default();
     let new = NewSession { patch, ..NewSession::default() };
     app.out.note(format!("running {} of {} again, on a branch", plain(&args.step), short(id)));
-    let (branch, end) = runner.rerun(id, &again, given.as_ref(), new).await.map_err(told)?;
+    for (step, key) in &repeats {
+        app.out.note(format!("happens again: {} (key {key})", plain(step)));
+    }
+    let (branch, end) = runner.rerun(id, &again, given.as_ref(), new).await.map_err(with_yes)?;
     finish(app, &engine, branch, &graph, end).await
+}
+
+/// How to run a step again where that would let effects happen again that do not follow it.
+fn with_yes(error: Error, id: SessionId, args: &args::RunAgain) -> anyhow::Error {
+    if !matches!(error, Error::Repeats { .. }) {
+        return told(error);
+    }
+    let mut command = format!("milepost run-again {} {}", short(id), shell_word(&args.step));
+    args.input.iter().for_each(|input| command.push_str(&format!(" --input {}", shell_word(input))));
+    if let Some(round) = args.round {
+        command.push_str(&format!(" --round {round}"));
+    }
+    if let Some(file) = &args.graph {
+        command.push_str(&format!(" --graph {}", shell_word(&file.to_string_lossy())));
+    }
+    Failed::with_ways(error.to_string(), vec![("again", command + " --repeat-effects")]).of_kind("repeats").into()
 }
 
 /// Parameters in place of the graph's. What the action does not know is probably misspelt.
@@ -110,7 +132,7 @@ pub async fn merge_back(app: &mut App, args: args::MergeBack) -> Result<()> {
 }
 
 /// A session that was checked, or why it could not be.
-type Verified = (SessionId, Result<Replay, milepost_run::run::Error>);
+type Verified = (SessionId, Result<Replay, Error>);
 
 pub async fn verify_replay(app: &mut App, args: args::VerifyReplay) -> Result<ExitCode> {
     let graph = usable(app, &check(&args.file).await?, &args.file)?;
@@ -159,7 +181,7 @@ fn is_of(state: &milepost::State, graph: &Graph) -> bool {
     Ledger::graph_text(state).is_some() && name == Some(graph.name.as_str())
 }
 
-fn is_whole(replay: &Result<Replay, milepost_run::run::Error>) -> bool {
+fn is_whole(replay: &Result<Replay, Error>) -> bool {
     replay.as_ref().is_ok_and(|replay| replay.breaks.is_empty())
 }
 

@@ -185,6 +185,28 @@ outputs: {text: outputs.draft.stdout}
     assert_seen!("run_again", seen.end());
 }
 
+/// What ran beside a step does not follow it.
+#[test]
+fn what_ran_beside_a_step_is_not_run_again_with_it() {
+    let place = Place::new();
+    place.write(
+        "ways.yaml",
+        "name: ways
+nodes:
+  a: {action: shell, with: {command: 'echo a >> effects'}}
+  b: {action: shell, with: {command: 'sleep 0.1; echo b >> effects'}}
+  c: {action: shell, with: {command: 'echo c >> effects'}}
+edges: [{from: a, to: b}, {from: a, to: c}]
+",
+    );
+    place.ok(&["run", "ways.yaml"]);
+    let ran = place.run(&["run-again", "last", "c", "--input", "command=echo c2 >> effects"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("happens again: c (key "), "{}", ran.err);
+    assert!(!ran.err.contains("happens again: b"), "{}", ran.err);
+    assert_eq!(effects(&place), ["a", "c", "b", "c2"]);
+}
+
 #[test]
 fn a_denied_step_is_approved_after_all_also_inside_of_a_graph() {
     let place = Place::new();

@@ -308,6 +308,11 @@ impl Graph {
         self.leaving[node].iter().map(|number| (*number, &self.edges[*number]))
     }
 
+    /// Which nodes can be reached from one without closing a loop, itself included.
+    pub fn after(&self, node: usize) -> Vec<bool> {
+        shape::reach(self, node, shape::Direction::Forward)
+    }
+
     /// The nodes between the ends of a loop's edge, the ends included.
     pub fn body(&self, edge: &Edge) -> Vec<usize> {
         let forward = shape::reach(self, edge.to, shape::Direction::Forward);

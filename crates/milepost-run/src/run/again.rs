@@ -9,6 +9,7 @@ use milepost_model::delta::StatePath;
 use milepost_model::{Body, Entry as LogEntry, EntryKind, Message, Position, Role, Seq, State, Timestamp};
 use serde_json::{Map, Value, json};
 
+use super::beside::Beside;
 use super::error::{Error, Result};
 use super::ledger::{Entry, Ledger};
 use super::{As, End, Runner, secrets};
@@ -49,7 +50,8 @@ pub struct Merged {
 }
 
 impl Runner {
-    /// Runs a session again from a step, with its input replaced, on a branch. What came before is shared; the session
+    /// Runs a session again from a step, with its input replaced, on a branch. What came before is shared, what ran beside it is
+    /// taken over as it was done, and what follows it runs again ([`Runner::happens_again`] names its effects); the session
     /// itself is left alone. Without a graph the branch goes on with the one that the run was begun with.
     pub async fn rerun(
         &self,
@@ -58,6 +60,48 @@ impl Runner {
         graph: Option<&Graph>,
         new: NewSession,
     ) -> Result<(SessionId, End)> {
+        let Found { graph: As { graph, lost, .. }, round, at, beside } = self.find_again(id, again, graph).await?;
+        if !self.repeats_effects && !beside.others.is_empty() {
+            return Err(Error::Repeats { steps: beside.others });
+        }
+        let session = self.engine.branch_at(at, new).await?;
+        let branch = session.id();
+        let replaced = (!again.input.is_empty()).then(|| Value::Object(again.input.clone()));
+        let state = session.state().await?;
+        let mut ledger = Ledger::read(&state)?;
+        beside.take_over(&mut ledger);
+        ledger.forget_parts(&again.node);
+        ledger.set_node(&again.node, Entry { iteration: round, again: true, replaced, ..Entry::default() });
+        if Ledger::graph_text(&state).is_none_or(|(_, text)| text != *graph.text) {
+            ledger.set_graph(&graph);
+        }
+        let mut together = ledger.take_changes();
+        let told = json!({"node": again.node, "iteration": round, "of": id.to_string(), "input": again.input});
+        together.events.push(Event::new("step_again", told));
+        session.record(together).await?;
+        session.activate().await?;
+        // What is stored of the input is redacted; the step begins with what it was given.
+        let place = ["execution", "nodes", again.node.as_str(), "replaced"];
+        let given = [(place.into_iter().fold(StatePath::root(), StatePath::key), Value::Object(again.input.clone()))];
+        let state = secrets::given_again(session.state().await?, &given);
+        let graph = As { lost, ..As::given(graph) };
+        let end = Box::pin(self.run(session, graph, &state, &Default::default())).await?;
+        Ok((branch, end))
+    }
+
+    /// The effects that running a step again lets happen again, as somebody who runs it wants: its own and those of what follows it,
+    /// each with the key that it had. Those that do not follow it are taken over, or refused ([`Error::Repeats`]).
+    pub async fn happens_again(
+        &self,
+        id: SessionId,
+        again: &Again,
+        graph: Option<&Graph>,
+    ) -> Result<Vec<(String, String)>> {
+        Ok(self.find_again(id, again, graph).await?.beside.asked_for)
+    }
+
+    /// Where a step that is to be run again began, and what stands beside it.
+    async fn find_again(&self, id: SessionId, again: &Again, graph: Option<&Graph>) -> Result<Found> {
         let what = || format!("running {} of session {id} again", again.node);
         let store = self.engine.store();
         let state = store.state(id).await.map_err(milepost::Error::from)?;
@@ -65,10 +109,9 @@ impl Runner {
             Some(graph) => As::given(graph.clone()),
             None => As::recorded(self.recorded_graph(&state)?, &state),
         };
-        let As { graph, lost, .. } = graph;
-        if graph.find(&again.node).is_none() {
+        let Some(node) = graph.graph.find(&again.node) else {
             return Err(Error::refused(what(), "the graph has no such node", "name one of its nodes"));
-        }
+        };
         let last = Ledger::read(&state)?.node(&again.node).map_or(0, |entry| entry.iteration);
         let round = again.round.unwrap_or(last);
         // Parts begin with their steps.
@@ -97,55 +140,27 @@ impl Runner {
             let why = format!("the state with which it began {gone} ({error})");
             return Err(Error::refused(what(), why, instead));
         }
-        let session = self.engine.branch_at(at, new).await?;
-        let branch = session.id();
-        let replaced = (!again.input.is_empty()).then(|| Value::Object(again.input.clone()));
-        let state = session.state().await?;
-        let mut ledger = Ledger::read(&state)?;
-        ledger.forget_parts(&again.node);
-        ledger.set_node(&again.node, Entry { iteration: round, again: true, replaced, ..Entry::default() });
-        if Ledger::graph_text(&state).is_none_or(|(_, text)| text != *graph.text) {
-            ledger.set_graph(&graph);
-        }
-        let mut together = ledger.take_changes();
-        let told = json!({"node": again.node, "iteration": round, "of": id.to_string(), "input": again.input});
-        together.events.push(Event::new("step_again", told));
-        session.record(together).await?;
-        session.activate().await?;
-        // What is stored of the input is redacted; the step begins with what it was given.
-        let place = ["execution", "nodes", again.node.as_str(), "replaced"];
-        let given = [(place.into_iter().fold(StatePath::root(), StatePath::key), Value::Object(again.input.clone()))];
-        let state = secrets::given_again(session.state().await?, &given);
-        let graph = As { lost, ..As::given(graph) };
-        let end = Box::pin(self.run(session, graph, &state, &Default::default())).await?;
-        Ok((branch, end))
+        let beside = self.beside(id, &graph.graph, node, at).await?;
+        Ok(Found { graph, round, at, beside })
     }
 
     /// Where the steps of a session began, in order, once for each input, parts of steps included: the log tells it, whichever
     /// checkpoints were taken and kept.
     pub(super) async fn beginnings(&self, id: SessionId) -> Result<Vec<Beginning>> {
         let (mut begun, mut seen) = (Vec::new(), BTreeSet::new());
-        let (mut first, mut expected) = (None, None);
-        for entry in self.event_entries(id).await? {
-            // Events that lie beside each other were stored together, before the change of the state that they brought.
-            if expected != Some(entry.at) {
-                first = entry.at.seq.0.checked_sub(1).map(|seq| Position { seq: Seq(seq), ..entry.at });
-            }
-            let Some(Body::Event(event)) = entry.body else { continue };
-            let is_of_step = event.kind.starts_with("step_") || event.kind == "loop_again";
-            expected = is_of_step.then_some(Position { seq: entry.at.seq.next(), ..entry.at });
-            if !matches!(event.kind.as_str(), "step_intent" | "step_outcome") {
-                continue;
-            }
-            let (Some(before), Some(node)) = (first, event.data.get("node").and_then(Value::as_str)) else { continue };
-            let round = event.data.get("iteration").and_then(Value::as_u64).unwrap_or(0);
-            let round = u32::try_from(round).unwrap_or(u32::MAX);
-            let text = |key: &str| event.data.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-            let (key, input) = (text("key"), text("input"));
-            // The end of a step that has an intent is no beginning.
-            let is_first = seen.insert((node.to_owned(), round, String::new(), String::new()));
-            if is_first | (!input.is_empty() && seen.insert((node.to_owned(), round, key.clone(), input.clone()))) {
-                begun.push(Beginning { node: node.to_owned(), round, before, key, input });
+        for Group { before, events } in grouped(self.event_entries(id).await?) {
+            let is_beginning = |event: &&Event| matches!(event.kind.as_str(), "step_intent" | "step_outcome");
+            for event in events.iter().filter(is_beginning) {
+                let text = |key: &str| event.data.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+                let (node, key, input) = (text("node"), text("key"), text("input"));
+                let Some(before) = before.filter(|_| !node.is_empty()) else { continue };
+                let round = event.data.get("iteration").and_then(Value::as_u64).unwrap_or(0);
+                let round = u32::try_from(round).unwrap_or(u32::MAX);
+                // The end of a step that has an intent is no beginning.
+                let is_first = seen.insert((node.clone(), round, String::new(), String::new()));
+                if is_first | (!input.is_empty() && seen.insert((node.clone(), round, key.clone(), input.clone()))) {
+                    begun.push(Beginning { node, round, before, key, input });
+                }
             }
         }
         Ok(begun)
@@ -160,7 +175,7 @@ impl Runner {
         Ok(told.collect())
     }
 
-    async fn event_entries(&self, id: SessionId) -> Result<Vec<LogEntry>> {
+    pub(super) async fn event_entries(&self, id: SessionId) -> Result<Vec<LogEntry>> {
         let store = self.engine.store();
         let head = store.session(id).await.map_err(milepost::Error::from)?.head;
         let lines = store.backend().timelines(store.workspace(), id).await.map_err(milepost::Error::from)?;
@@ -200,6 +215,41 @@ impl Runner {
         }
         None
     }
+}
+
+/// A step that is to be run again.
+struct Found {
+    graph: As,
+    round: u32,
+    /// The last entry before it began.
+    at: Position,
+    beside: Beside,
+}
+
+/// Events that were stored together.
+pub(super) struct Group {
+    /// The last entry before them.
+    pub before: Option<Position>,
+    pub events: Vec<Event>,
+}
+
+/// Events that lie beside each other were stored together, before the change of the state that they brought.
+pub(super) fn grouped(entries: Vec<LogEntry>) -> Vec<Group> {
+    let (mut groups, mut expected): (Vec<Group>, _) = (Vec::new(), None);
+    for entry in entries {
+        let at = entry.at;
+        let Some(Body::Event(event)) = entry.body else { continue };
+        let is_of_step = event.kind.starts_with("step_") || event.kind == "loop_again";
+        match groups.last_mut().filter(|_| expected == Some(at)) {
+            Some(group) => group.events.push(event),
+            None => {
+                let before = at.seq.0.checked_sub(1).map(|seq| Position { seq: Seq(seq), ..at });
+                groups.push(Group { before, events: vec![event] });
+            }
+        }
+        expected = is_of_step.then_some(Position { seq: at.seq.next(), ..at });
+    }
+    groups
 }
 
 /// Where a step began.

@@ -16,10 +16,10 @@ use crate::graph::actions::Repeat;
 pub(super) const ACCEPTED: &str = "repeats";
 
 /// A step that was begun after the point from which a run goes on.
-struct Begun {
-    name: String,
+pub(super) struct Begun {
+    pub name: String,
     iteration: u32,
-    key: String,
+    pub key: String,
     action: String,
     /// What a second time means, as it was noted; nobody noted it in older logs.
     repeat: Option<String>,
@@ -73,21 +73,33 @@ impl Runner {
                 _ => None,
             });
             let happened = store.state_at(end).await.ok().and_then(|state| Ledger::read(&state).ok());
-            for step in begun(events) {
-                let line = happened.as_ref().and_then(|ledger| ledger.line(&step.name));
-                let had = match line.filter(|line| line.key == step.key) {
-                    Some(line) => {
-                        line.happened || matches!(line.status, Status::Completed | Status::Running | Status::Uncertain)
-                    }
-                    // The ledger has forgotten it: another round of a loop has begun.
-                    None => step.had,
-                };
-                if had && !is_done(&known, &step) && self.is_effect(graph, &step) {
-                    all.push((step.name, step.key));
-                }
-            }
+            let effects = self.effects(graph, events, happened.as_ref()).into_iter();
+            all.extend(effects.filter(|step| !is_done(&known, step)).map(|step| (step.name, step.key)));
         }
         Ok(all)
+    }
+
+    /// The steps that events tell of which may have had an effect that may not be repeated. `happened` is the ledger behind the
+    /// last of them.
+    pub(super) fn effects(
+        &self,
+        graph: &Graph,
+        events: impl IntoIterator<Item = Event>,
+        happened: Option<&Ledger>,
+    ) -> Vec<Begun> {
+        let mut all = begun(events.into_iter());
+        all.retain(|step| {
+            let line = happened.and_then(|ledger| ledger.line(&step.name));
+            let had = match line.filter(|line| line.key == step.key) {
+                Some(line) => {
+                    line.happened || matches!(line.status, Status::Completed | Status::Running | Status::Uncertain)
+                }
+                // The ledger has forgotten it: another round of a loop has begun.
+                None => step.had,
+            };
+            had && self.is_effect(graph, step)
+        });
+        all
     }
 
     /// The ends of the timelines on which more happened than on the one that the run goes on with, and the first entries that

@@ -280,7 +280,7 @@ fn missing_keys(graph: &Graph, ledger: &Ledger, given: &BTreeSet<String>) -> Vec
 }
 
 /// The memory keys that a node writes.
-fn writes(node: &Node) -> Vec<&str> {
+pub(super) fn writes(node: &Node) -> Vec<&str> {
     let mut keys: Vec<&str> = node.remember.iter().map(|(key, _)| key.as_str()).collect();
     if node.action == "set" {
         keys.extend(node.parameters.as_object().into_iter().flatten().map(|(key, _)| key.as_str()));

@@ -355,6 +355,11 @@ impl Ledger {
         self.set(&["below", id], Value::Null);
     }
 
+    /// Puts the parts of a step there, as they stand in another ledger.
+    pub(super) fn set_parts(&mut self, id: &str, parts: Value) {
+        self.set(&["below", id], parts);
+    }
+
     /// Where a node is.
     pub fn status(&self, id: &str) -> Status {
         self.nodes.get(id).map_or(Status::Pending, |entry| entry.status)

@@ -9,6 +9,7 @@ mod actions;
 mod again;
 mod asked;
 mod back;
+mod beside;
 pub(crate) mod budget;
 mod compare;
 mod error;

@@ -155,3 +155,119 @@ nodes:
     let refused = back(text.replace("with: null", "with: {amount: 3}")).await.unwrap_err();
     assert!(matches!(refused, Error::Repeats { .. }), "{refused}");
 }
+
+fn again(node: &str) -> Again {
+    Again { node: node.into(), ..Again::default() }
+}
+
+/// What the run did since so many effects.
+fn since(scene: &Scene, before: usize) -> Vec<String> {
+    scene.effects.nodes().split_off(before)
+}
+
+/// Two ways that meet again, and overwrite what one of them remembered.
+const WAYS: &str = "
+memory: {found: nothing, more: nothing}
+nodes:
+  a: {action: effect}
+  b: {action: effect, remember: {found: output.node, more: output.node}}
+  c: {action: effect}
+  d: {action: effect, with: {b: '{{ outputs.b.node }} {{ memory.found }} {{ memory.more }}'}, remember: {found: output.node}}
+edges:
+  - {from: a, to: b}
+  - {from: a, to: c}
+  - {from: b, to: d}
+  - {from: c, to: d}
+outputs: {d: outputs.d.with.b}
+";
+
+/// What is done beside a step does not follow it.
+#[tokio::test]
+async fn what_ran_beside_a_step_does_not_run_again_with_it() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let (id, end) = scene.start(WAYS).await;
+    assert_eq!(completed(&end)["d"], "b b b");
+    let ran = scene.effects.nodes().len();
+    let runner = scene.runner(&engine);
+    let named = runner.happens_again(id, &again("c"), None).await.unwrap();
+    assert_eq!(named.iter().map(|(step, _)| step.as_str()).collect::<Vec<_>>(), ["c", "d"]);
+    let (branch, end) = runner.rerun(id, &again("c"), None, NewSession::default()).await.unwrap();
+    assert_eq!(completed(&end)["d"], "b b b", "what they gave and remembered is there");
+    assert_eq!(since(&scene, ran), ["c", "d"]);
+    let path = scene.section(branch, "execution").await["path"].clone();
+    assert_eq!(path, json!(["a", "b", "c", "d"]));
+    // Also when it was done without an effect of its own.
+    let (_, end) = runner.rerun(id, &again("b"), None, NewSession::default()).await.unwrap();
+    completed(&end);
+    assert_eq!(since(&scene, ran + 2), ["b", "d"]);
+}
+
+/// Of a step in a loop, what ran beside it in its round; the rounds after it follow it.
+#[tokio::test]
+async fn what_ran_beside_a_step_in_its_round_does_not_run_again_with_it() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let text = "
+memory: {n: 0}
+nodes:
+  a: {action: effect}
+  b: {action: effect}
+  c: {action: effect}
+  count: {action: set, with: {n: {cel: memory.n + 1}}}
+  beside: {action: effect}
+edges:
+  - {from: a, to: b}
+  - {from: a, to: c}
+  - {from: b, to: count}
+  - {from: c, to: count}
+  - {from: count, to: a, when: memory.n < 2, limit: 5}
+start: [a, beside]
+outputs: {n: memory.n}
+";
+    let (id, _) = scene.start(text).await;
+    let ran = scene.effects.nodes().len();
+    assert_eq!(ran, 7);
+    let first = Again { round: Some(0), ..again("c") };
+    let named = scene.runner(&engine).happens_again(id, &first, None).await.unwrap();
+    assert_eq!(named.len(), 4, "it, and the second round: {named:?}");
+    let (_, end) = scene.runner(&engine).rerun(id, &first, None, NewSession::default()).await.unwrap();
+    assert_eq!(completed(&end)["n"], 2);
+    let mut again_in_order = since(&scene, ran);
+    assert_eq!(again_in_order.remove(0), "c");
+    assert_eq!(again_in_order.remove(0), "a");
+    again_in_order.sort();
+    assert_eq!(again_in_order, ["b", "c"], "the second round");
+    let ran = scene.effects.nodes().len();
+    let (_, end) = scene.runner(&engine).rerun(id, &again("c"), None, NewSession::default()).await.unwrap();
+    assert_eq!(completed(&end)["n"], 2);
+    assert_eq!(since(&scene, ran), ["c"]);
+}
+
+/// What cannot be taken over would happen again, and needs a yes.
+#[tokio::test]
+async fn what_is_open_beside_a_step_happens_again_only_with_a_yes() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let text = "
+nodes:
+  a: {action: keyed}
+  talk: {action: agent, needs: a, with: {prompt: go, tools: [{name: pay, action: effect}, ask]}}
+  c: {action: effect, needs: a}
+";
+    let script = "
+replies:
+  - {calls: [{name: pay, input: {}}]}
+  - {calls: [{name: ask, input: {question: 'Go on?'}}]}
+";
+    let runner = scene.scripted(&engine, script);
+    let (id, end) = runner.start(&crate::support::graph(text), NewSession::default()).await.unwrap();
+    assert!(matches!(end, End::Waiting { .. }), "{end:?}");
+    let refused = runner.rerun(id, &again("c"), None, NewSession::default()).await.unwrap_err();
+    let Error::Repeats { steps } = &refused else { panic!("{refused}") };
+    assert_eq!(steps.iter().map(|(step, _)| step.as_str()).collect::<Vec<_>>(), ["talk/turn_1.1.pay"]);
+    assert_eq!((scene.effects.counts()["c"], scene.effects.counts()["talk/turn_1.1.pay"]), ((1, 1), (1, 1)));
+    let (_, end) = runner.repeat_effects().rerun(id, &again("c"), None, NewSession::default()).await.unwrap();
+    assert!(matches!(end, End::Waiting { .. }), "{end:?}");
+    assert_eq!((scene.effects.counts()["c"], scene.effects.counts()["talk/turn_1.1.pay"]), ((2, 2), (2, 2)));
+}
