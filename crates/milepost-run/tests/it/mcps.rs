@@ -215,12 +215,14 @@ async fn a_tool_is_called_by_the_name_that_its_server_knows() {
     let engine = scene.engine().await;
     let server = served(false).await;
     let file = json!({"nodes": {"a": {"action": "agent", "with": {"prompt": "go", "tools": [{"mcp": server, "prefix": "far_"}]}}}});
-    let script = "replies: [{calls: [{name: far_a_dotted_name, input: {}}]}, {text: Done.}]\n";
+    // Before, a model was told the server's own.
+    let script =
+        "replies: [{calls: [{name: far_a_dotted_name, input: {}}, {name: a.dotted/name, input: {}}]}, {text: Done.}]\n";
     let runner = scene.scripted(&engine, script);
     let (id, end) = runner.start(&graph(&file.to_string()), NewSession::default()).await.unwrap();
     completed(&end);
     let said = serde_json::to_string(&scene.said(id, "a").await).unwrap();
-    assert!(said.contains("a dot and a slash"), "{said}");
+    assert_eq!(said.matches("a dot and a slash").count(), 4, "each as a text and as content: {said}");
 }
 
 /// A server that says when to come again is not asked before.

@@ -107,6 +107,13 @@ impl Tools {
         self.0.iter().map(|one| one.told.clone()).collect()
     }
 
+    /// A tool by the name that the model was told; calls that were recorded before go by the name that the server knows.
+    fn find(&self, name: &str) -> Option<&One> {
+        let mut known = self.0.iter().filter(|one| matches!(&one.kind, Kind::Mcp { name: own, .. } if own == name));
+        let told = self.0.iter().find(|one| one.told.name == name);
+        told.or_else(|| known.next().filter(|_| known.next().is_none()))
+    }
+
     /// A call of the model, ready to be run; or what the model is told is wrong with it.
     pub fn ready(
         &self,
@@ -115,7 +122,7 @@ impl Tools {
         names: &Map<String, Value>,
         actions: &BTreeMap<String, Arc<dyn Action>>,
     ) -> Result<Ready, String> {
-        let one = self.0.iter().find(|one| one.told.name == name).ok_or_else(|| {
+        let one = self.find(name).ok_or_else(|| {
             let known: Vec<&str> = self.0.iter().map(|one| one.told.name.as_str()).collect();
             format!("there is no tool {:?}; there are {}", shorten(&name.into(), 80), known.join(", "))
         })?;
