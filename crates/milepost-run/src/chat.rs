@@ -9,7 +9,7 @@ use milepost::context::request::MessagesRequest;
 use milepost::model::{Body, Seq};
 use milepost::{
     Channel, Chapter, Compact, Event, Mark, MarkQuery, Message, MessageQuery, Milepost, NewMark, NewSession, Point,
-    Result, Resume, Role, Session, SessionId, SessionInfo, StoredMessage, Timestamp, Trigger, relative,
+    Result, Resume, Resumed, Role, Session, SessionId, SessionInfo, StoredMessage, Timestamp, Trigger, relative,
 };
 use milepost_model::delta::StatePath;
 use milepost_models::{Answer, Cancel, Error as ModelError, Limited, Model, Outcome, Piece, Request, Timer, Told};
@@ -134,8 +134,7 @@ impl Chat {
         dialect: Dialect,
     ) -> Result<(Self, Left)> {
         let info = engine.store().session(id).await?;
-        let resumed = engine.resume(id, how).await?;
-        let (session, anew) = (resumed.session, resumed.anew);
+        let Resumed { session, anew, .. } = engine.resume(id, how).await?;
         let id = session.id();
         let state = engine.store().state(id).await?;
         let spent = match budget::recorded(&state, None) {
