@@ -9,8 +9,8 @@ use milepost::context::request::MessagesRequest;
 use milepost::model::{Body, Seq};
 use milepost::{
     Channel, Chapter, Compact, Event, Mark, MarkQuery, Message, MessageQuery, Milepost, NewMark, NewSession, Point,
-    Result, Resume, Role, Session, SessionId, SessionInfo, Status, StoredMessage, Timestamp, Together, Trigger,
-    relative,
+    Result, Resume, Resumed, Role, Session, SessionId, SessionInfo, Status, StoredMessage, Timestamp, Together,
+    Trigger, relative,
 };
 use milepost_model::delta::StatePath;
 use milepost_models::{Answer, Cancel, Error as ModelError, Limited, Model, Outcome, Piece, Request, Timer, Told};
@@ -140,8 +140,7 @@ impl Chat {
     ) -> Result<(Self, Left)> {
         let info = engine.store().session(id).await?;
         refuse_a_run(engine, &info).await?;
-        let resumed = engine.resume(id, how).await?;
-        let (session, anew) = (resumed.session, resumed.anew);
+        let Resumed { session, anew, .. } = engine.resume(id, how).await?;
         let id = session.id();
         let purse = Counted::of(&session).await?;
         let chat = Self::with(session, model, dialect, purse);

@@ -111,7 +111,8 @@ impl Milepost {
     /// named. When none is whole either, a new session is begun where the caller allows it ([`Resume::begin_anew`]).
     pub async fn resume(&self, id: SessionId, how: Resume) -> Result<Resumed> {
         match self.resume_itself(id, &how).await {
-            Err(Error::NothingWhole { why, .. }) if how.begin_anew => self.go_on_anew(id, why, how).await,
+            // Hardly ever, and large.
+            Err(Error::NothingWhole { why, .. }) if how.begin_anew => Box::pin(self.go_on_anew(id, why, how)).await,
             resumed => resumed,
         }
     }

@@ -71,7 +71,7 @@ async fn dispatch(app: &mut App, command: Command) -> Result<ExitCode> {
         Command::RunAgain(args) => Box::pin(again::run_again(app, args)).await,
         Command::MergeBack(args) => again::merge_back(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::VerifyReplay(args) => again::verify_replay(app, args).await,
-        Command::Work(args) => work::run(app, args).await,
+        Command::Work(args) => Box::pin(work::run(app, args)).await,
         Command::Graph(command) => graph::run(app, command).await,
         Command::Stats(args) => stats::run(app, args).await.map(|()| ExitCode::SUCCESS),
         Command::Prune(args) => store::prune(app, args).await.map(|()| ExitCode::SUCCESS),

@@ -231,16 +231,16 @@ fn what_does_not_let_go_is_left_all_the_same() {
     wait_until_it_listens(&child);
     std::thread::sleep(Duration::from_millis(300));
     interrupt(&child);
-    let pid = child.id();
+    let pid = Pid::from_child(&child);
     // Where it is not left, the test ends all the same.
     let (done, is_done) = std::sync::mpsc::channel::<()>();
     let late = std::thread::spawn(move || {
         if is_done.recv_timeout(Duration::from_secs(10)).is_err() {
-            drop(rustix::process::kill_process(rustix::process::Pid::from_raw(pid as i32).unwrap(), Signal::KILL));
+            let _ = kill_process(pid, Signal::KILL);
         }
     });
     let ran = Ran::of(child.wait_with_output().unwrap());
-    drop(done.send(()));
+    let _ = done.send(());
     late.join().unwrap();
     assert_eq!(ran.code, 130, "{ran:?}");
     assert!(ran.err.contains("interrupted: what was acknowledged is stored"), "{ran:?}");
