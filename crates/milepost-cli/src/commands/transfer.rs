@@ -250,6 +250,12 @@ impl Draft {
 }
 
 fn open(path: &Path) -> Result<File> {
+    // Opening a pipe waits for whoever writes into it.
+    if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+        return Err(
+            Usage(format!("{} is neither a file nor a directory: save it as a file first", path.display())).into()
+        );
+    }
     Ok(File::open(path).on_reading(format!("opening {}", path.display()))?)
 }
 
