@@ -64,8 +64,8 @@ pub use migrate::{Migrated, Phase, Progress, migrate};
 pub use milepost_model::Entry;
 pub use store::{
     Append, Changes, Claim, Collected, Compression, CopyEntry, CopyLine, DeleteMode, Deleted, Durability, Importer,
-    Loaded, Mark, MarkQuery, MessageQuery, NewMark, NewSession, Options, Problem, Pruned, Purged, Receipt, Redacted,
-    Redactor, Reindexed, SessionPage, SessionQuery, SessionWriter, SignedHead, Skipped, Stats, Store, StoredMessage,
-    StoredRecord, Verified, open_backend,
+    Loaded, Mark, MarkQuery, MessageQuery, NewMark, NewSession, Obstacle, Options, PassedOver, Problem, Pruned, Purged,
+    Receipt, Redacted, Redactor, Reindexed, SessionPage, SessionQuery, SessionWriter, SignedHead, Skipped, Stats,
+    Store, StoredMessage, StoredRecord, Verified, open_backend,
 };
 pub use system::system_source;

@@ -26,9 +26,9 @@ pub struct Diff {
     pub only_b: Vec<StoredMessage>,
     /// Values of the state that differ.
     pub state: Vec<PathDiff>,
-    /// What was spent up to the first.
+    /// What was spent on the way to the first since they part; all of it when they share nothing.
     pub usage_a: Usage,
-    /// What was spent up to the second.
+    /// What was spent on the way to the second since they part.
     pub usage_b: Usage,
 }
 
@@ -53,15 +53,7 @@ impl Milepost {
         let after = MessageQuery { from: common.map(|at| at.seq.next()), ..MessageQuery::default() };
         let only_a = self.store().messages_at(a.mark.at, &after).await?;
         let only_b = self.store().messages_at(b.mark.at, &after).await?;
-        let before = MessageQuery { to: after.from, ..MessageQuery::default() };
-        let shared: Usage = match common {
-            Some(at) => {
-                self.store().messages_at(at, &before).await?.iter().map(|stored| Usage::of(&stored.message)).sum()
-            }
-            None => Usage::default(),
-        };
-        let spent =
-            |messages: &[StoredMessage]| shared + messages.iter().map(|stored| Usage::of(&stored.message)).sum();
+        let spent = |messages: &[StoredMessage]| messages.iter().map(|stored| Usage::of(&stored.message)).sum();
         Ok(Diff {
             usage_a: spent(&only_a),
             usage_b: spent(&only_b),

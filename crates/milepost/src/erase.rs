@@ -6,7 +6,7 @@ use milepost_model::SessionId;
 use milepost_store::{Redacted, Redactor, Store};
 
 use crate::engine::{EngineOptions, Milepost};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What erasing did, or would do.
 #[derive(Debug, Clone, Default)]
@@ -29,10 +29,16 @@ pub struct ErasedArchive {
 }
 
 impl Erased {
-    /// Whether it was found nowhere, in whatever could be reached.
+    /// Whether it was found nowhere, in whatever could be reached and read.
     pub fn is_nothing(&self) -> bool {
-        let there = self.archives.iter().filter_map(|archive| archive.outcome.as_ref().ok());
-        there.chain([&self.here]).all(is_nothing)
+        self.places().all(|(_, found)| is_nothing(found))
+    }
+
+    /// What was found here and in every archive that could be reached, with where an archive is.
+    pub fn places(&self) -> impl Iterator<Item = (Option<&str>, &Redacted)> {
+        let there =
+            self.archives.iter().filter_map(|archive| Some((archive.url.as_str(), archive.outcome.as_ref().ok()?)));
+        std::iter::once((None, &self.here)).chain(there.map(|(url, found)| (Some(url), found)))
     }
 
     /// Archives that could not be reached, and why.
@@ -42,10 +48,23 @@ impl Erased {
 }
 
 fn is_nothing(found: &Redacted) -> bool {
-    found.entries == 0 && found.checkpoints == 0 && found.records == 0 && found.blobs.is_empty()
+    found.sessions.is_empty()
+        && found.entries == 0
+        && found.checkpoints == 0
+        && found.records == 0
+        && found.blobs.is_empty()
 }
 
 impl Milepost {
+    /// Looks for one text and puts another in its place, which may be no secret itself.
+    pub fn redactor(&self, secret: &str, instead: &str) -> Result<Redactor> {
+        if self.redaction().text(instead) != instead {
+            let why = "it looks like a secret itself, and would be stored in its place";
+            return Err(Error::malformed("the replacement", why, "use another, such as [redacted]"));
+        }
+        Ok(Redactor::literal(secret, instead)?)
+    }
+
     /// Erases what is found from everything in the workspace: messages, states, events, records, artifacts; and from the
     /// archives that have a copy of one of its sessions, as far as `open` reaches them. The chains stay whole. With
     /// `dry_run` it only counts.
@@ -56,6 +75,8 @@ impl Milepost {
         dry_run: bool,
         open: impl AsyncFn(&str) -> std::result::Result<Store, String>,
     ) -> Result<Erased> {
+        // The reason stays for good.
+        let why = &*self.redaction().text(why);
         let mut places: BTreeMap<String, Vec<SessionId>> = BTreeMap::new();
         for copy in self.archive_copies().await? {
             places.entry(copy.url).or_default().push(copy.session_id);

@@ -87,7 +87,7 @@ pub use milepost_model::{
 pub use milepost_store as store;
 pub use milepost_store::{Claim, Mark, MarkQuery, MessageQuery, NewMark, SessionPage, SessionQuery, StoredMessage};
 pub use notice::{Counts, Notice};
-pub use point::{Point, parse_set};
+pub use point::{Point, parse_set, too_large};
 #[cfg(feature = "sqlite")]
 pub use rescue::{needs_rescue, rescue};
 pub use resume::{CHECKED_MESSAGES, Preview, Resume, Resumed};

@@ -260,8 +260,8 @@ pub fn parse_set(text: &str) -> Result<(StatePath, Value)> {
     Ok((path, value))
 }
 
-/// The first whole number of a JSON text that cannot be kept exactly.
-fn too_large(json: &str) -> Option<&str> {
+/// The first whole number of a JSON text that cannot be kept exactly: as a number it would be rounded.
+pub fn too_large(json: &str) -> Option<&str> {
     let mut rest = json;
     loop {
         let start = rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_digit())?;

@@ -100,6 +100,26 @@ impl Redaction {
         }
     }
 
+    /// The bytes of a file without its secrets, and the secrets; none when there are none. What is not UTF-8 is looked at as
+    /// Latin-1, in which every byte is a character, and comes out as the same bytes.
+    pub fn bytes(&self, content: &[u8]) -> Option<(Vec<u8>, Vec<Secret>)> {
+        let redactor = self.redactor()?;
+        if let Ok(text) = std::str::from_utf8(content) {
+            return redactor.text(text).map(|(clean, found)| (clean.into_bytes(), found));
+        }
+        let latin: String = content.iter().map(|byte| char::from(*byte)).collect();
+        let (clean, found) = redactor.text(&latin)?;
+        let mut bytes = Vec::with_capacity(content.len());
+        for c in clean.chars() {
+            // What stands for a secret may have a name of the user's.
+            match u8::try_from(c) {
+                Ok(byte) => bytes.push(byte),
+                Err(_) => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        Some((bytes, found))
+    }
+
     pub fn text(&self, text: &str) -> String {
         let clean = self.redactor().and_then(|redactor| redactor.text(text));
         clean.map_or_else(|| text.to_owned(), |(clean, _)| clean)

@@ -708,7 +708,7 @@ pub(crate) async fn hidden(engine: &Milepost, doing: &str, id: SessionId) -> Res
     let (why, instead) = match engine.store().is_unfinished(id).await? {
         true => (
             "it is an import that was begun and not finished",
-            format!("run the import again, or remove it with `sessions delete {id}`"),
+            format!("import the same again, which takes its place, or remove it with `sessions delete {id}`"),
         ),
         false => (
             "it was deleted, and only what its branches share with it is kept",

@@ -7,7 +7,7 @@ use milepost::Diagnosis;
 use milepost::context::history::Dialect;
 use serde_json::json;
 
-use super::store::chosen;
+use super::store::{chosen, tell_unfinished};
 use crate::app::App;
 use crate::args::{self, RulesName};
 use crate::out::{count as so_many, plain, short};
@@ -28,11 +28,15 @@ pub async fn run(app: &mut App, args: args::Doctor) -> Result<ExitCode> {
         found.push(engine.doctor(id, rules).await?);
     }
     waiting.end();
+    let unfinished = match args.session {
+        None => engine.store().unfinished().await.map_err(milepost::Error::from)?,
+        Some(_) => Vec::new(),
+    };
     let is_damaged = found.iter().any(|diagnosis| !diagnosis.problems.is_empty());
     let code = if is_damaged { ExitCode::from(5) } else { ExitCode::SUCCESS };
     if app.out.json {
         let ill: Vec<_> = found.iter().filter(|diagnosis| !diagnosis.is_well()).collect();
-        app.out.json(&json!({ "sessions": count, "findings": ill }))?;
+        app.out.json(&json!({ "sessions": count, "findings": ill, "unfinishedImports": unfinished }))?;
         return Ok(code);
     }
     for diagnosis in found.iter().filter(|diagnosis| !diagnosis.is_well()) {
@@ -53,6 +57,7 @@ pub async fn run(app: &mut App, args: args::Doctor) -> Result<ExitCode> {
             app.out.line(format!("  {channel}{at}{}", plain(&ailment.why)))?;
         }
     }
+    unfinished.iter().for_each(|id| tell_unfinished(app, *id));
     let ill = found.iter().filter(|diagnosis| !diagnosis.is_well()).count();
     match ill {
         0 => app.out.line(format!("{} {}", app.out.styles.good("well:"), so_many(count, "session")))?,

@@ -227,6 +227,12 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
         context: args.context,
         ..SearchQuery::new(args.text.join(" "))
     };
+    if let (Some(from), Some(to)) = (query.from, query.to)
+        && from >= to
+    {
+        let why = format!("--since {from} is not before --until {to}: nothing lies between them");
+        return Err(Usage(format!("{why}; give the earlier time to --since")).into());
+    }
     let found = engine.search(&query).await?;
     // What was archived is elsewhere, and is not looked at.
     let archived = if session.is_some() { 0 } else { engine.archived().await?.len() };

@@ -99,6 +99,12 @@ fn heal(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// Whether a text is JSON, or each of its lines is.
+fn is_lines_of_json(text: &str) -> bool {
+    let is_json = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+    is_json(text) || text.lines().filter(|line| !line.trim().is_empty()).all(is_json)
+}
+
 /// What is wrong with a JSON text, without the place: that is counted in the line alone.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
@@ -112,6 +118,16 @@ fn parse(text: &str) -> Result<Vec<Message>> {
         let (why, column) = (without_place(error), error.column());
         Usage(format!("line {line}, column {column} is not a message: {why}; {form}; nothing was added"))
     };
+    if let Some(number) = milepost::too_large(text)
+        && is_lines_of_json(text)
+    {
+        return Err(Usage(format!(
+            "the whole number {number} is beyond {} to {}, and would be rounded; write it as a text, in double quotes; nothing was added",
+            i64::MIN,
+            u64::MAX
+        ))
+        .into());
+    }
     let is_json = |line: &str| serde_json::from_str::<serde_json::Value>(line).is_ok();
     let places: Vec<(String, serde_json::Value)> = match serde_json::from_str::<serde_json::Value>(text) {
         Ok(serde_json::Value::Array(items)) => {

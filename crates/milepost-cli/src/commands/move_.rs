@@ -43,8 +43,18 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
             format!(" of {}{left}, {}/s", done.entries_total, bytes(done.bytes_per_s()))
         });
     };
-    let moved = move_all(&*from, &*to, &settings.workspace, &source, &mut tell).await.map_err(milepost::Error::from)?;
+    let moved = move_all(&*from, &*to, &settings.workspace, &source, &mut tell).await;
     progress.end();
+    if moved.as_ref().is_err_and(milepost::store::Error::is_damage) {
+        // A copy is all of it or none.
+        let rescue =
+            places::rescue_of(&args.from).map(|command| format!("bring what is whole into a new store: {command}"));
+        let rescue = rescue.unwrap_or_else(|| "copy whole sessions one by one: milepost push".to_owned());
+        app.out.note(format!(
+            "nothing is moved past damage: `milepost verify` names the session; delete it and do it again, or {rescue}"
+        ));
+    }
+    let moved = moved.map_err(milepost::Error::from)?;
     let mut others = from.workspaces().await.map_err(milepost::Error::from)?;
     others.retain(|workspace| *workspace != settings.workspace);
     to.close().await.map_err(milepost::Error::from)?;

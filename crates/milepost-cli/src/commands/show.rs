@@ -233,7 +233,7 @@ pub async fn inspect(app: &mut App, session: &str, checkpoint: &str, with_state:
 /// A checkpoint, and what came after it where a whole session was named.
 struct Named {
     id: CheckpointId,
-    after: Option<u64>,
+    after: Option<Later>,
 }
 
 /// A checkpoint named as SESSION, SESSION@CHECKPOINT, or by its id alone.
@@ -254,7 +254,6 @@ async fn named(app: &mut App, text: &str) -> Result<Named> {
     let mut after = None;
     if point.is_none() {
         let later = later(&engine, id, &mark).await;
-        after = Some(later.messages);
         if !later.is_nothing() {
             app.out.note(format!(
                 "{} has moved on by {} since its latest checkpoint, which is compared; to compare all of it: milepost checkpoint {}",
@@ -263,6 +262,7 @@ async fn named(app: &mut App, text: &str) -> Result<Named> {
                 short(id)
             ));
         }
+        after = Some(later);
     }
     Ok(Named { id: mark.checkpoint.id, after })
 }
@@ -304,14 +304,20 @@ pub async fn diff(app: &mut App, a: &str, b: &str) -> Result<()> {
     if app.out.json {
         let side = |mark: &Mark, named: &Named| {
             let mut value = mark_json(mark);
-            value["after"] = json!(named.after);
+            value["after"] = json!(named.after.as_ref().map(|later| later.messages));
             value
+        };
+        // What a whole session has since its checkpoint that is compared.
+        let moved_on = |named: &Named| {
+            let later = named.after.as_ref().filter(|later| !later.is_nothing());
+            later.map(|later| json!({ "messages": later.messages, "state": later.state }))
         };
         let messages = |list: &[StoredMessage]| list.iter().map(message_json).collect::<Vec<_>>();
         return app.out.json(&json!({
             "a": side(&diff.a, &a), "b": side(&diff.b, &b), "common": diff.common,
             "onlyA": messages(&diff.only_a), "onlyB": messages(&diff.only_b),
             "state": diff.state, "usageA": diff.usage_a, "usageB": diff.usage_b,
+            "movedOn": { "a": moved_on(&a), "b": moved_on(&b) },
         }));
     }
     show_diff(app, &diff)
@@ -360,7 +366,7 @@ fn show_diff(app: &App, diff: &Diff) -> Result<()> {
     }
     let spent = |usage: &Spent| format!("{} tokens, ${:.4}", usage.tokens(), usage.cost_usd);
     if diff.usage_a != diff.usage_b {
-        out.line(format!("cost: {} → {}", spent(&diff.usage_a), spent(&diff.usage_b)))?;
+        out.line(format!("cost since they part: {} → {}", spent(&diff.usage_a), spent(&diff.usage_b)))?;
     }
     Ok(())
 }

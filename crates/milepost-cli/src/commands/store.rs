@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use milepost::model::Retention;
 use milepost::store::backend::Depth;
-use milepost::store::{Error as StoreError, Redacted, Redactor, Store};
+use milepost::store::{Error as StoreError, Obstacle, Redacted, Redactor, Store};
 use milepost::{Erased, Milepost, Purge, SessionId, SessionQuery};
 use serde_json::json;
 
@@ -203,13 +203,7 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
         let line = format!("{place}{}", plain(&problem.what));
         app.out.line(if problem.derived { app.out.styles.warn(&line) } else { app.out.styles.bad(&line) })?;
     }
-    for id in &verified.unfinished {
-        app.out.note(format!(
-            "{} is an import that was begun and not finished, and is hidden: run the import again, or remove it with: milepost sessions delete {}",
-            short(id),
-            short(id)
-        ));
-    }
+    verified.unfinished.iter().for_each(|id| tell_unfinished(app, *id));
     let counts = format!(
         "{}, {}, {}, {}",
         so_many(verified.sessions, "session"),
@@ -238,6 +232,15 @@ pub async fn verify(app: &mut App, args: args::Verify) -> Result<ExitCode> {
         }
     }
     Ok(code)
+}
+
+/// Says what to do about an import that was not finished.
+pub fn tell_unfinished(app: &App, id: SessionId) {
+    app.out.note(format!(
+        "{} is an import that was begun and not finished, and is hidden: import the same again, which takes its place, or remove it with: milepost sessions delete {}",
+        short(id),
+        short(id)
+    ));
 }
 
 pub async fn reindex(app: &mut App, session: Option<String>) -> Result<ExitCode> {
@@ -283,7 +286,7 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<ExitCode> {
                 Some("-") | None => input(app, "the secret").await?,
                 Some(secret) => secret.to_owned(),
             };
-            Redactor::literal(secret.trim(), args.instead.clone()).map_err(milepost::Error::from)?
+            engine.redactor(secret.trim(), &args.instead)?
         }
     };
     let open = async |url: &str| -> Result<Store, String> {
@@ -291,33 +294,40 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<ExitCode> {
         app.other_store(url).await.map_err(|error| finding(&error))
     };
     let waiting = app.waiting("looking");
-    let found = engine.redact(&redactor, &args.why, true, open).await?;
+    let mut found = engine.redact(&redactor, &args.why, true, open).await?;
     waiting.end();
     if !args.dry_run && !found.is_nothing() {
-        let there = found.archives.iter().filter_map(|archive| archive.outcome.as_ref().ok());
-        let (entries, sessions) = there
-            .chain([&found.here])
-            .fold((0, 0), |(entries, sessions), one| (entries + one.entries, sessions + one.sessions.len()));
+        let (entries, sessions) = found
+            .places()
+            .fold((0, 0), |(entries, sessions), (_, one)| (entries + one.entries, sessions + one.sessions.len()));
         let question =
             format!("Erase it from {} of {} for good?", so_many(entries, "entry"), so_many(sessions, "session"));
         app.confirm(&question, args.yes).await?;
         let waiting = app.waiting("erasing");
-        engine.redact(&redactor, &args.why, false, open).await?;
+        // What it did, which may be less than what was there: somebody may hold a session.
+        found = engine.redact(&redactor, &args.why, false, open).await?;
         waiting.end();
     }
     show_erased(app, &found, args.dry_run)?;
-    let code = if found.unreached().next().is_some() { ExitCode::from(UNREACHED) } else { ExitCode::SUCCESS };
-    Ok(code)
+    let passed_over = || found.places().flat_map(|(_, found)| &found.passed_over);
+    let stays = !args.dry_run && found.places().any(|(_, found)| !found.blobs.is_empty());
+    Ok(match () {
+        () if passed_over().any(|one| one.obstacle == Obstacle::Damaged) => ExitCode::from(5),
+        () if passed_over().next().is_some() => ExitCode::from(4),
+        () if found.unreached().next().is_some() => ExitCode::from(7),
+        () if stays => ExitCode::FAILURE,
+        () => ExitCode::SUCCESS,
+    })
 }
-
-/// The exit code when an archive could not be reached.
-const UNREACHED: u8 = 7;
 
 fn show_erased(app: &App, found: &Erased, dry_run: bool) -> Result<()> {
     let as_json = |found: &Redacted| {
         json!({
             "sessions": found.sessions, "entries": found.entries, "checkpoints": found.checkpoints,
             "records": found.records, "blobs": found.blobs.len(),
+            "passedOver": found.passed_over.iter().map(|one| json!({
+                "session": one.session, "damaged": one.obstacle == Obstacle::Damaged, "why": &one.why,
+            })).collect::<Vec<_>>(),
         })
     };
     if app.out.json {
@@ -334,10 +344,15 @@ fn show_erased(app: &App, found: &Erased, dry_run: bool) -> Result<()> {
         return app.out.json(&answer);
     }
     if found.is_nothing() {
-        app.out.line("it is nowhere in this workspace")?;
+        let all = found.places().all(|(_, found)| found.passed_over.is_empty());
+        app.out.line(match all {
+            true => "it is nowhere in this workspace",
+            false => "it is nowhere in what could be looked through",
+        })?;
     }
     let show = |found: &Redacted, place: &str| -> Result<()> {
-        if found.entries == 0 && found.checkpoints == 0 && found.records == 0 {
+        tell_left(app, found, place, dry_run);
+        if found.sessions.is_empty() && found.records == 0 {
             return Ok(());
         }
         let word = if dry_run { "found in" } else { "erased from" };
@@ -369,6 +384,29 @@ fn show_erased(app: &App, found: &Erased, dry_run: bool) -> Result<()> {
         app.out.note("backups, exports and mirrors made before still hold it; change the secret itself too");
     }
     Ok(())
+}
+
+/// What of it is left, and what to do about that.
+fn tell_left(app: &App, found: &Redacted, place: &str, dry_run: bool) {
+    let warning = app.styles().warn("warning:");
+    for one in &found.passed_over {
+        let why = plain(&one.why);
+        let then = match one.obstacle {
+            Obstacle::Held => "do it again when it is free",
+            Obstacle::Damaged => {
+                "`milepost verify` says how far the damage goes; delete the session, or bring what is whole into a new store with `milepost salvage` and do it there"
+            }
+        };
+        app.out.note(format!("{warning} {}{place} was passed over and may hold it: {why}; {then}", short(one.session)));
+    }
+    if !found.blobs.is_empty() {
+        let blobs = so_many(found.blobs.len(), "blob");
+        let holds = if found.blobs.len() == 1 { "holds" } else { "hold" };
+        app.out.note(match dry_run {
+            true => format!("{blobs} besides{place} {holds} it"),
+            false => format!("{warning} {blobs}{place} still {holds} it: a file that a session names goes when the session is deleted; what was put within the last hour is removed by doing it again later"),
+        });
+    }
 }
 
 /// Finds what the engine's own rules know: the built-in ones with the patterns and exceptions of the configuration, also

@@ -256,7 +256,8 @@ fn open(path: &Path) -> Result<File> {
 /// Whether a file says of itself that it is a bundle: it is packed with zstd.
 fn is_bundle(path: &Path) -> Result<bool> {
     use std::io::Read;
-    if path.is_dir() {
+    // Opening a pipe waits for whoever writes into it: it is refused with what else is no file.
+    if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
         return Ok(false);
     }
     let mut first = [0; 4];

@@ -13,7 +13,7 @@ async fn another(place: &Place) -> Milepost {
     Milepost::open_with(&place.url(), options).await.unwrap()
 }
 
-fn damage_message(place: &Place, number: usize) {
+pub fn damage_message(place: &Place, number: usize) {
     let database = rusqlite::Connection::open(place.store()).unwrap();
     let one = format!("(SELECT id FROM entries WHERE kind = 1 ORDER BY id LIMIT 1 OFFSET {number})");
     let sql = format!("UPDATE entries SET body = zeroblob(length(body)) WHERE id = {one}");

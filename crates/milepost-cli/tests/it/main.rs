@@ -13,6 +13,7 @@ mod clearing;
 mod crash;
 mod demo;
 mod ends;
+mod erasing;
 mod figures;
 mod flags;
 mod graphs;

@@ -41,7 +41,7 @@ pub(super) const WORDS: [&str; 22] = [
 ];
 
 /// Endings of names that are about a secret but do not hold it.
-const ABOUT: [&str; 34] = [
+const ABOUT: [&str; 35] = [
     "name",
     "names",
     "id",
@@ -76,6 +76,7 @@ const ABOUT: [&str; 34] = [
     "pos",
     "usage",
     "budget",
+    "stdin",
 ];
 
 const MARKS: [&str; 14] = [
@@ -195,8 +196,12 @@ struct Assignment {
     quoted: bool,
 }
 
-/// Reads `rest-of-name"  =  "value"` from `at`. With `holds_and`, a value without quotes may hold `&`.
-fn read(bytes: &[u8], at: usize, holds_and: bool) -> Option<Assignment> {
+/// The sign of a long flag whose value is the next word.
+const NEXT_WORD: &str = "";
+
+/// Reads `rest-of-name"  =  "value"` from `at`. With `holds_and`, a value without quotes may hold `&`; with `is_flag`, it may be
+/// the next word.
+fn read(bytes: &[u8], at: usize, holds_and: bool, is_flag: bool) -> Option<Assignment> {
     let byte = |at: usize| bytes.get(at).copied().unwrap_or(b'\n');
     let run = |from: usize, most: usize, fits: fn(u8) -> bool| {
         let tail = bytes.get(from..).unwrap_or_default();
@@ -222,6 +227,7 @@ fn read(bytes: &[u8], at: usize, holds_and: bool) -> Option<Assignment> {
         (b'=', b'=') => return None,
         (b'=', _) => "=",
         (b':', _) => ":",
+        (next, _) if is_flag && sign_at > name_end && next != b'-' => NEXT_WORD,
         _ => return None,
     };
     let after = sign_at + sign.len();
@@ -324,7 +330,8 @@ pub(super) fn assigned(
     let is_chosen = ["_pass", "pass", "pwd"].iter().any(|word| {
         text.get(start..end).is_some_and(|own| own.get(..word.len()).is_some_and(|own| own.eq_ignore_ascii_case(word)))
     });
-    let found = read(text.as_bytes(), end, is_chosen && !is_field(text, begin))?;
+    let is_flag = text.get(begin..).is_some_and(|name| name.starts_with("--"));
+    let found = read(text.as_bytes(), end, is_chosen && !is_field(text, begin), is_flag)?;
     let name = text.get(begin..found.name_end)?;
     let (from, to) = (found.value.start, found.value.end);
     let value = text.get(from..to)?;
@@ -355,7 +362,8 @@ pub(super) fn assigned(
     }
     let random = if password { could_be_password(value, notation) } else { could_be_key(value, notation) };
     // In the environment and on a command line a password stands as it is, however plain.
-    let plain = password && is_outside_code(text, begin, name) && could_be_plain(value, &full, notation);
+    let plain = password && is_outside_code(text, begin, name) && found.sign != NEXT_WORD;
+    let plain = plain && could_be_plain(value, &full, notation);
     if !random && !plain {
         return None;
     }
@@ -396,6 +404,13 @@ impl Notation {
         let bytes = text.as_bytes();
         let next = bytes.get(end).copied().unwrap_or(b'\n');
         let ends_line = matches!(next, b'\n' | b'\r');
+        // A header in quotes, as a command line has it: -H "X-Api-Key: …".
+        if sign == ":" && is_in_quotes(bytes, begin, end) {
+            return Notation::Quoted;
+        }
+        if sign == NEXT_WORD && !matches!(next, b'(' | b'[' | b'{' | b'<' | b',' | b';') {
+            return Notation::Env;
+        }
         // A call, an index, a member: not a value but a way to one.
         if matches!(next, b'(' | b'[' | b'{' | b'<' | b'"' | b'\'' | b'`' | b'\\') {
             return Notation::Code;
@@ -411,6 +426,17 @@ impl Notation {
         let indent = bytes.get(line_start..begin).unwrap_or_default();
         let alone = indent.iter().rev().take(64).all(|b| matches!(b, b' ' | b'\t' | b'-' | b'"' | b'\''));
         if sign == ":" && ends_line && alone && begin - line_start <= 64 { Notation::Line } else { Notation::Code }
+    }
+}
+
+/// Whether a name and its value stand in quotes together, also in ones that are escaped.
+fn is_in_quotes(bytes: &[u8], begin: usize, end: usize) -> bool {
+    let before = bytes.get(..begin).unwrap_or_default();
+    let after = bytes.get(end..).unwrap_or_default();
+    match (before, after) {
+        ([.., b'\\', open], [b'\\', close, ..]) => open == close && matches!(open, b'"' | b'\''),
+        ([.., open], [close, ..]) => open == close && matches!(open, b'"' | b'\''),
+        _ => false,
     }
 }
 

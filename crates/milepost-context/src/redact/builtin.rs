@@ -129,6 +129,8 @@ pub(super) const HEADERS: &[Form] = &[
         &["authorization"],
         r#"(?i)^authorization\\?["']?\s{0,4}[:=]\s{0,4}\\?["']?(?:(?:bearer|basic|token|digest|apikey|negotiate|aws4-hmac-sha256)\s{1,4})([0-9A-Za-z._~+/=-]{8,})"#,
     ),
+    // A key alone, as some services want it; in quotes, since a sentence may go on behind the word.
+    form("authorization", &["authorization"], r#"(?i)^authorization:[\t ]{0,4}([0-9A-Za-z._~+/=-]{20,})\\?["']"#),
     form("authorization", &["bearer"], r#"(?i)^bearer\s{1,4}([0-9A-Za-z._~+/-]{20,}=*)"#),
     // From the first value that may be a session's on: the cookies before it say little, those after it may say more.
     form(
@@ -148,6 +150,11 @@ pub(super) const HEADERS: &[Form] = &[
         "password",
         &["mysql", "mariadb"],
         r#"^(?i-u:mysql|mariadb)(?:-?(?:dump|admin|import|check))?(?:[\t ][\t !-:<-{}~]{0,200}?)?[\t ]-p["']?([!#-&(-:<-{}~]{1,128})"#,
+    ),
+    form(
+        "password",
+        &["docker", "podman"],
+        r#"^(?i-u:docker|podman)[\t ]{1,4}login(?:[\t ][\t !-:<-{}~]{0,200}?)?[\t ]-p[\t ]{1,4}["']?([!#-&(-:<-{}~]{1,128})"#,
     ),
     form("password", &["sshpass"], r#"^(?i-u:sshpass)[\t ]{1,4}-p[\t ]{0,4}["']?([!#-&(-:<-{}~]{1,128})"#),
 ];

@@ -54,8 +54,9 @@ pub use assign::token;
 pub use restore::{restore, restore_message, restore_text};
 pub use rules::{DEFAULT_KEYS, Rules, RulesError};
 
-/// How deep a value may be nested. What lies deeper is replaced whole.
-pub const MAX_DEPTH: usize = 128;
+/// How deep a value is looked at, so that a stack suffices; what lies deeper is replaced whole. Nothing that is stored
+/// comes near it: a state may nest 256 levels, messages and events less, and deeper ones are refused.
+pub const MAX_DEPTH: usize = 1024;
 
 /// The longest value of an assignment in a text that is looked at, in bytes.
 pub const MAX_ASSIGNED_BYTES: usize = 16 * 1024;

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use milepost_model::delta::{decode_value, encode_value};
+use milepost_model::delta::{check_depth, decode_value, encode_value};
 use milepost_model::{
     Block, Body, Channel, Checkpoint, CheckpointId, Content, Delta, EntryKind, Event, Hash, Message, Trigger,
 };
@@ -15,15 +15,51 @@ use crate::error::{Error, Result};
 /// The plain bytes of an entry.
 pub(super) fn to_plain(body: &Body) -> Result<Vec<u8>> {
     match body {
-        Body::Message(message) => json(message),
-        Body::Event(event) => json(event),
+        Body::Message(message) => json("message", message),
+        Body::Event(event) => json("event", event),
         Body::State(delta) => Ok(delta.encode()),
         Body::Mark(mark) => mark_to_plain(mark),
     }
 }
 
-fn json(value: &impl serde::Serialize) -> Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(|error| Error::invalid("entry", error.to_string()))
+/// How deep the JSON of a message or an event may nest: what the parser that reads it again takes.
+const MAX_JSON_DEPTH: usize = 127;
+
+fn json(kind: &str, value: &impl serde::Serialize) -> Result<Vec<u8>> {
+    let plain = serde_json::to_vec(value).map_err(|error| Error::invalid("entry", error.to_string()))?;
+    let depth = depth(&plain);
+    if depth > MAX_JSON_DEPTH {
+        let why = format!(
+            "its JSON nests {depth} levels, the limit MAX_JSON_DEPTH is {MAX_JSON_DEPTH}: keep it flatter, or store the deep part as a string"
+        );
+        return Err(Error::invalid(format!("the {kind}"), why));
+    }
+    Ok(plain)
+}
+
+/// How deep a JSON text nests.
+fn depth(plain: &[u8]) -> usize {
+    let opens = |byte: &&u8| matches!(byte, b'[' | b'{');
+    // Most have fewer of them than they may nest.
+    let count = plain.iter().filter(opens).count();
+    if count <= MAX_JSON_DEPTH {
+        return count;
+    }
+    let (mut depth, mut deepest, mut in_text, mut escaped) = (0usize, 0, false, false);
+    for byte in plain {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 /// What plain bytes say.
@@ -78,7 +114,9 @@ fn mark_to_plain(mark: &Checkpoint) -> Result<Vec<u8>> {
         varint::push(&mut out, *count);
     }
     if !rest.is_empty() {
-        out.extend_from_slice(&encode_value(&Value::Object(rest)));
+        let rest = Value::Object(rest);
+        check_depth(&rest)?;
+        out.extend_from_slice(&encode_value(&rest));
     }
     Ok(out)
 }

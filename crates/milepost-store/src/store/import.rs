@@ -19,6 +19,7 @@ use super::append::Claim;
 use super::copy::CopyEntry;
 use super::draft::{Draft, Head, HeadState, check_checkpoint, check_event, check_message};
 use super::fold::event;
+use super::pages::PAGE;
 use super::read::{Distance, encode_keyframe};
 use super::writer::SessionWriter;
 use crate::backend::{BlobId, MAIN_HEAD, Opening};
@@ -57,11 +58,23 @@ impl Store {
     /// Begins to import a session under this id, with its first timeline. Nothing is seen of it until
     /// [`Importer::finish`].
     pub async fn import(&self, session: SessionId, line: TimelineId, claim: &Claim) -> Result<Importer> {
+        self.import_of(session, line, claim, b"").await
+    }
+
+    /// The same, noting what the session is made of: whoever begins again with the same finds it by
+    /// [`Store::unfinished_of`].
+    pub async fn import_of(
+        &self,
+        session: SessionId,
+        line: TimelineId,
+        claim: &Claim,
+        made_of: &[u8],
+    ) -> Result<Importer> {
         check_name("the holder", &claim.holder, "max_name_bytes", self.inner.limits.max_name_bytes)?;
         self.remove_unfinished(session, claim).await?;
         self.refuse_line(line).await?;
         if self.record(IMPORTING, &session.to_string()).await?.is_none() {
-            self.put_record(IMPORTING, &session.to_string(), None, None, b"").await?;
+            self.put_record(IMPORTING, &session.to_string(), None, None, made_of).await?;
         }
         self.inner.keys.create_session(&*self.inner.backend, session).await?;
         let owner = self.source().id();
@@ -128,6 +141,41 @@ impl Store {
             return Err(Conflict::Exists { what: "session", id: session.to_string() }.into());
         }
         self.remove(session, claim).await
+    }
+
+    /// Sessions whose import was begun and not finished.
+    pub async fn unfinished(&self) -> Result<Vec<SessionId>> {
+        let mut found = Vec::new();
+        for (id, _) in self.begun_imports().await? {
+            if self.is_unfinished(id).await? {
+                found.push(id);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Sessions that a record says are being imported, each with what it is made of.
+    async fn begun_imports(&self) -> Result<Vec<(SessionId, Vec<u8>)>> {
+        let (mut found, mut after): (Vec<_>, Option<String>) = (Vec::new(), None);
+        loop {
+            let page = self.records(IMPORTING, after.as_deref(), PAGE).await?;
+            let is_full = page.len() == PAGE;
+            after = page.last().map(|last| last.key.clone());
+            found.extend(page.into_iter().filter_map(|record| Some((record.key.parse().ok()?, record.value))));
+            if !is_full {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// A session whose import was begun with the same and not finished: importing under its id takes its place.
+    pub async fn unfinished_of(&self, made_of: &[u8]) -> Result<Option<SessionId>> {
+        for (id, value) in self.begun_imports().await? {
+            if value == made_of && self.is_unfinished(id).await? {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether a session is one whose import was begun and not finished: it is hidden, and a record says why.

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use milepost_model::{Body, CheckpointId, EntryKind, Event, Hash, Position, Seq, SessionId, SessionPatch, TimelineId};
+use milepost_model::{
+    Body, CheckpointId, EntryKind, Event, Hash, Position, Seq, SessionId, SessionPatch, TimelineId, Timestamp,
+};
 use serde_json::{Value, json};
 
 use super::Store;
@@ -10,7 +12,7 @@ use super::append::{Append, Claim};
 use super::fold::{self, event};
 use super::read::Segment;
 use super::writer::Changes;
-use crate::backend::{BlobId, Kinds, Timeline};
+use crate::backend::{BlobId, BlobInfo, Kinds, Timeline};
 use crate::error::{Conflict, Error, Result};
 
 /// Where something was replaced, and the commitment of what is there now.
@@ -258,23 +260,31 @@ impl Store {
                 Ok(()) => collected.sessions.push(id),
             }
         }
-        let before = self.source().now().plus_ms(-self.inner.blob_grace_ms);
-        let needed: BTreeSet<BlobId> = self.inner.backend.blob_refs(self.workspace()).await?.into_iter().collect();
-        let mut after = None;
-        loop {
-            let page = self.inner.backend.list_blobs(self.workspace(), after, self.inner.limits.max_page).await?;
-            let full = page.len() == self.inner.limits.max_page;
-            after = page.last().map(|info| info.id);
-            let idle: Vec<_> =
-                page.into_iter().filter(|info| info.touched < before && !needed.contains(&info.id)).collect();
-            collected.bytes += idle.iter().map(|info| info.bytes).sum::<u64>();
-            let ids: Vec<BlobId> = idle.iter().map(|info| info.id).collect();
+        let (unneeded, before) = self.unneeded_blobs().await?;
+        let idle: Vec<_> = unneeded.into_iter().filter(|info| info.touched < before).collect();
+        collected.bytes = idle.iter().map(|info| info.bytes).sum();
+        for page in idle.chunks(self.inner.limits.max_page) {
+            let ids: Vec<BlobId> = page.iter().map(|info| info.id).collect();
             collected.blobs += match dry_run {
                 true => ids.len() as u64,
                 false => self.inner.backend.drop_blobs(self.workspace(), ids, before).await?,
             };
+        }
+        Ok(collected)
+    }
+
+    /// Blobs that no entry needs, and since when one must lie idle before it is sure that nobody is about to need it.
+    pub(super) async fn unneeded_blobs(&self) -> Result<(Vec<BlobInfo>, Timestamp)> {
+        let before = self.source().now().plus_ms(-self.inner.blob_grace_ms);
+        let needed: BTreeSet<BlobId> = self.inner.backend.blob_refs(self.workspace()).await?.into_iter().collect();
+        let (mut unneeded, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.inner.backend.list_blobs(self.workspace(), after, self.inner.limits.max_page).await?;
+            let full = page.len() == self.inner.limits.max_page;
+            after = page.last().map(|info| info.id);
+            unneeded.extend(page.into_iter().filter(|info| !needed.contains(&info.id)));
             if !full {
-                return Ok(collected);
+                return Ok((unneeded, before));
             }
         }
     }

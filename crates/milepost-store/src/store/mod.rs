@@ -45,7 +45,7 @@ pub use keep::{Collected, DeleteMode, Deleted};
 pub use marks::{Loaded, Mark, MarkQuery, Skipped};
 pub use read::{MessageQuery, StoredMessage};
 pub use records::StoredRecord;
-pub use redact::{Redacted, Redactor};
+pub use redact::{Obstacle, PassedOver, Redacted, Redactor};
 pub use reindex::Reindexed;
 pub use retain::{Pruned, Purged};
 pub use stats::{Compression, Stats};

@@ -4,14 +4,17 @@
 //! payload; an event in the log names the commitments of the replacements, so that verification can
 //! tell a redaction from tampering. Marks whose state held the secret are replaced too, with the
 //! hash of the redacted state. The file is written anew at the end, so that no free page keeps it.
+//!
+//! Sessions that somebody holds, or that are damaged, are passed over and named. The event also names the
+//! payloads that were blobs: whenever this is interrupted, the next one knows what is left to remove.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use milepost_model::delta::{Change, PathPart};
 use milepost_model::{
     Block, Body, Channel, Content, Delta, EntryKind, Event, Hash, HashedState, Message, Position, Role, Seq, SessionId,
-    TimelineId,
+    TimelineId, Timestamp,
 };
 use serde_json::{Map, Value, json};
 
@@ -21,7 +24,7 @@ use super::fold::{self, event};
 use super::pages::PAGE;
 use super::read::encode_keyframe;
 use super::writer::Changes;
-use crate::backend::{BlobId, Range, Timeline};
+use crate::backend::{BlobId, BlobInfo, Range, StoredEntry, Timeline};
 use crate::codec::{self, Codec};
 use crate::error::{Error, KeyError, Result};
 
@@ -70,29 +73,93 @@ impl Redactor {
         }
     }
 
+    /// Bytes without what is looked for; none when they have none of it. JSON is looked through value by value, since it
+    /// writes some characters in another way; of what is no text, every part that is one.
+    pub fn clean_bytes(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            let mut found = false;
+            let mut clean = Vec::with_capacity(bytes.len());
+            for chunk in bytes.utf8_chunks() {
+                let part = (self.0)(chunk.valid());
+                found |= part.is_some();
+                clean.extend_from_slice(part.as_deref().unwrap_or(chunk.valid()).as_bytes());
+                clean.extend_from_slice(chunk.invalid());
+            }
+            return found.then_some(clean);
+        };
+        let clean = (self.0)(text);
+        let is_json = |text: &str| matches!(text.trim_start().bytes().next(), Some(b'{' | b'[' | b'"'));
+        let read = |text: &str| is_json(text).then(|| serde_json::from_str::<Value>(text).ok()).flatten();
+        let Some(mut value) = read(text) else { return clean.map(String::into_bytes) };
+        if !self.value(&mut value) {
+            // What is found in the text alone is in how it is written.
+            return clean.map(String::into_bytes);
+        }
+        // As it was written, where that is enough.
+        let as_written = clean.filter(|clean| read(clean).is_some_and(|found| found == value));
+        let is_pretty = text.trim_end().contains('\n');
+        let anew = || if is_pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
+        Some(as_written.unwrap_or_else(|| anew().unwrap_or_default()).into_bytes())
+    }
+
     fn map(&self, map: &mut Map<String, Value>) -> bool {
+        self.map_with(map, Numbers::Too)
+    }
+
+    fn map_with(&self, map: &mut Map<String, Value>, numbers: Numbers) -> bool {
         let mut found = false;
         for value in map.values_mut() {
-            found |= self.value(value);
+            found |= self.value_with(value, numbers);
         }
         let renamed: Vec<(String, String)> =
             map.keys().filter_map(|key| (self.0)(key).map(|clean| (key.clone(), clean))).collect();
+        let mut rounds: HashMap<String, usize> = HashMap::new();
         for (key, clean) in renamed {
-            if let Some(value) = map.remove(&key) {
-                map.insert(clean, value);
-            }
             found = true;
+            let Some(value) = map.remove(&key) else { continue };
+            // Names that become the same are numbered: no value is lost.
+            let round = rounds.entry(clean.clone()).or_default();
+            let mut free = clean.clone();
+            while map.contains_key(&free) {
+                *round += 1;
+                free = format!("{clean} {}", *round + 1);
+            }
+            map.insert(free, value);
         }
         found
     }
 
     fn value(&self, value: &mut Value) -> bool {
+        self.value_with(value, Numbers::Too)
+    }
+
+    fn value_with(&self, value: &mut Value, numbers: Numbers) -> bool {
         match value {
             Value::String(text) => self.text(text),
-            Value::Array(items) => items.iter_mut().fold(false, |found, item| self.value(item) | found),
-            Value::Object(map) => self.map(map),
-            _ => false,
+            Value::Array(items) => items.iter_mut().fold(false, |found, item| self.value_with(item, numbers) | found),
+            Value::Object(map) => self.map_with(map, numbers),
+            Value::Number(number) => match (numbers, (self.0)(&number.to_string())) {
+                (Numbers::Too, Some(clean)) => {
+                    *value = Value::String(clean);
+                    true
+                }
+                _ => false,
+            },
+            Value::Null | Value::Bool(_) => false,
         }
+    }
+
+    /// What is kept of a session or a checkpoint as JSON: numbers of its own are none of the caller's.
+    fn described(&self, value: &mut Value, extra: &Map<String, Value>) -> bool {
+        let mut found = self.value_with(value, Numbers::Not);
+        let mut extra = extra.clone();
+        if self.map(&mut extra)
+            && let Value::Object(map) = value
+        {
+            found = true;
+            map.extend(extra);
+        }
+        found
     }
 
     fn message(&self, message: &mut Message) -> bool {
@@ -122,8 +189,15 @@ impl Redactor {
     }
 
     fn event(&self, event: &mut Event) -> bool {
-        let is_known = event::OWN.contains(&event.kind.as_str());
-        self.map(&mut event.data) | (!is_known && self.text(&mut event.kind))
+        if !event::OWN.contains(&event.kind.as_str()) {
+            return self.map(&mut event.data) | self.text(&mut event.kind);
+        }
+        // Numbers and hashes of the store's own events are no text; what a caller set is.
+        let set = event.data.get_mut("set").is_some_and(|set| self.value(set));
+        match event.kind.as_str() {
+            event::REDACTED => event.data.get_mut("why").is_some_and(|why| self.value(why)) | set,
+            _ => self.map_with(&mut event.data, Numbers::Not) | set,
+        }
     }
 
     /// Whether a delta holds it, also in what later parts of the delta take away again.
@@ -138,6 +212,45 @@ impl Redactor {
     }
 }
 
+/// Whether numbers are looked at, by their text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Numbers {
+    Too,
+    Not,
+}
+
+/// Why a session was passed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Somebody holds it, or a session that goes on from it.
+    Held,
+    /// It is damaged, or a session that goes on from it is.
+    Damaged,
+}
+
+/// A session that was not looked through, or not to its end: it may still hold what was looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassedOver {
+    /// The session.
+    pub session: SessionId,
+    /// What stood in the way.
+    pub obstacle: Obstacle,
+    /// The same in words.
+    pub why: String,
+}
+
+impl PassedOver {
+    /// What an error that stands in the way of one session alone means for it.
+    fn by(session: SessionId, error: &Error) -> Option<Self> {
+        let obstacle = match error {
+            Error::Held { .. } | Error::Fenced { .. } => Obstacle::Held,
+            error if error.is_damage() => Obstacle::Damaged,
+            _ => return None,
+        };
+        Some(Self { session, obstacle, why: error.finding() })
+    }
+}
+
 /// What redaction did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Redacted {
@@ -149,9 +262,12 @@ pub struct Redacted {
     pub checkpoints: u64,
     /// Records that held it.
     pub records: u64,
-    /// Blobs that are no entry's payload (files) and hold it: they cannot be changed without changing
-    /// their name. Delete what refers to them.
+    /// Blobs that are no entry's payload and hold it still: files that an event names, which cannot be changed without
+    /// changing their name (delete the sessions that name them), and what was put a moment ago, because somebody may be
+    /// about to name it (look again after the grace time). In a dry run also payloads that are still to be removed.
     pub blobs: Vec<BlobId>,
+    /// Sessions that were passed over.
+    pub passed_over: Vec<PassedOver>,
 }
 
 /// What was found in one session.
@@ -165,65 +281,172 @@ struct Found {
     /// Where something was replaced, and the commitment of what is there now.
     replaced: Vec<(TimelineId, Seq, Hash)>,
     old_blobs: Vec<BlobId>,
+    /// Payloads that an earlier redaction replaced, whether or not it came to remove them.
+    replaced_before: Vec<BlobId>,
+    /// Files that events name and that hold it.
+    files: Vec<BlobId>,
 }
 
 impl Store {
     /// Erases what `redactor` finds from everything stored in this workspace. With `dry_run` it only counts.
     pub async fn redact(&self, redactor: &Redactor, why: &str, claim: &Claim, dry_run: bool) -> Result<Redacted> {
         let mut redacted = Redacted::default();
-        let mut old_blobs = Vec::new();
+        let begun = self.source().now().plus_ms(1);
+        let why = redactor.clean(why).unwrap_or_else(|| why.to_owned());
         // A branch comes before what it continues from, and gets a clean state of its own to begin with:
         // whenever this is interrupted, every session is either as it was or clean, and can be read.
         let rows = self.all_sessions().await?;
         let order = self.parents_first(rows.iter().map(|row| row.id).collect()).await?;
-        let mut is_changed = false;
+        let (mut is_changed, mut leftover, mut files) = (false, Vec::new(), Vec::new());
+        // Sessions that a session goes on from that was passed over, in a state that has the secret.
+        let mut needed_as_they_are: HashMap<SessionId, PassedOver> = HashMap::new();
         for id in order.iter().rev().copied() {
-            let found = match self.find(id, redactor).await {
-                Ok(found) => found,
-                Err(Error::Key(KeyError::Shredded { .. })) => continue,
-                Err(error) => return Err(error),
+            let outcome = match needed_as_they_are.remove(&id) {
+                Some(passed_over) => Err(passed_over),
+                None => match self.redact_session(id, redactor, &why, claim, begun, dry_run).await {
+                    Ok(found) => Ok(found),
+                    Err(error) => Err(PassedOver::by(id, &error).ok_or(error)?),
+                },
             };
-            if found.entries + found.checkpoints + found.keyframes == 0 {
-                continue;
-            }
-            is_changed = true;
-            redacted.sessions.push(id);
-            redacted.entries += found.entries;
-            redacted.checkpoints += found.checkpoints;
-            if !dry_run {
-                old_blobs.extend(self.replace(id, found, why, claim).await?);
+            match outcome {
+                Err(passed_over) => {
+                    self.keep_beginnings(&passed_over, redactor, &mut needed_as_they_are).await?;
+                    redacted.passed_over.push(passed_over);
+                }
+                Ok(Some(found)) => {
+                    leftover.extend(found.replaced_before);
+                    files.extend(found.files);
+                    if found.entries + found.checkpoints + found.keyframes > 0 {
+                        is_changed = true;
+                        redacted.sessions.push(id);
+                        redacted.entries += found.entries;
+                        redacted.checkpoints += found.checkpoints;
+                    }
+                }
+                Ok(None) => {}
             }
         }
         redacted.records = self.redact_records(redactor, dry_run).await?;
         is_changed |= redacted.records > 0;
-        if is_changed && !dry_run {
-            self.redact_rows(&order, redactor, claim).await?;
-            let soon = self.source().now().plus_ms(1);
-            self.inner.backend.drop_blobs(self.workspace(), old_blobs, soon).await?;
-            self.inner.backend.compact().await?;
+        is_changed |= self.redact_rows(&order, redactor, claim, dry_run, &mut redacted).await?;
+        if !dry_run {
+            is_changed |= self.drop_leftover(leftover, begun).await? > 0;
+            if is_changed {
+                self.inner.backend.compact().await?;
+            }
         }
-        redacted.blobs = self.find_in_blobs(redactor).await?;
+        redacted.blobs = self.find_in_blobs(&order, redactor, files).await?;
         Ok(redacted)
     }
 
-    /// What a list shows of a branch may come from what it continues: once that is clean, so is the row.
-    async fn redact_rows(&self, order: &[SessionId], redactor: &Redactor, claim: &Claim) -> Result<()> {
-        for id in order {
-            let codec = match self.codec(*id).await {
-                Err(Error::Key(KeyError::Shredded { .. })) => continue,
-                other => other?,
+    /// Looks through one session, and replaces what is found. None when nobody can read it any more.
+    async fn redact_session(
+        &self,
+        id: SessionId,
+        redactor: &Redactor,
+        why: &str,
+        claim: &Claim,
+        begun: Timestamp,
+        dry_run: bool,
+    ) -> Result<Option<Found>> {
+        let mut found = match self.find(id, redactor).await {
+            Ok(found) => found,
+            Err(Error::Key(KeyError::Shredded { .. })) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if !dry_run && found.entries + found.checkpoints + found.keyframes > 0 {
+            let old = std::mem::take(&mut found.old_blobs);
+            self.replace(id, &mut found, &old, why, claim).await?;
+            // What was put again since then belongs to somebody.
+            self.inner.backend.drop_blobs(self.workspace(), old, begun).await?;
+        }
+        Ok(Some(found))
+    }
+
+    /// Notes which sessions have to stay as they are, because one that was passed over begins in them with a state that
+    /// has the secret: on a clean one what it changed since would not fit.
+    async fn keep_beginnings(
+        &self,
+        passed_over: &PassedOver,
+        redactor: &Redactor,
+        needed: &mut HashMap<SessionId, PassedOver>,
+    ) -> Result<()> {
+        let lines = self.inner.backend.timelines(self.workspace(), passed_over.session).await?;
+        for at in lines.iter().filter_map(|line| line.parent) {
+            let (session, _) = self.parent(at.timeline).await?;
+            let is_clean = match self.state_before(at.timeline, at.seq.next()).await {
+                Ok((mut state, _)) => !redactor.value(&mut state),
+                Err(error) if error.is_damage() => false,
+                Err(error) => return Err(error),
             };
-            let session = fold::session_from_row(&codec, &self.head(*id).await?.row)?;
-            let mut value = serde_json::to_value(&session).unwrap_or_default();
-            if redactor.value(&mut value) {
-                // Whoever writes to it remembers what was there: the lease keeps them from writing it again.
-                let writer = self.write(*id, claim).await?;
-                let derived = self.derive(*id).await?;
-                self.inner.backend.rebuild(self.workspace(), derived.row, derived.marks).await?;
-                writer.release().await?;
+            if session != passed_over.session && !is_clean {
+                let why = format!("session {} goes on from it: {}", passed_over.session, passed_over.why);
+                needed.insert(session, PassedOver { session, why, ..passed_over.clone() });
             }
         }
         Ok(())
+    }
+
+    /// Removes payloads that were replaced by a redaction that did not come to its end, and blobs that nothing named in time.
+    async fn drop_leftover(&self, leftover: Vec<BlobId>, begun: Timestamp) -> Result<u64> {
+        let mut dropped = 0;
+        if !leftover.is_empty() {
+            dropped += self.inner.backend.drop_blobs(self.workspace(), leftover, begun).await?;
+        }
+        let (unneeded, before) = self.unneeded_blobs().await?;
+        let idle: Vec<BlobId> = unneeded.iter().filter(|info| info.touched < before).map(|info| info.id).collect();
+        if !idle.is_empty() {
+            dropped += self.inner.backend.drop_blobs(self.workspace(), idle, before).await?;
+        }
+        Ok(dropped)
+    }
+
+    /// What a list shows of a branch may come from what it continues: once that is clean, so is the row.
+    async fn redact_rows(
+        &self,
+        order: &[SessionId],
+        redactor: &Redactor,
+        claim: &Claim,
+        dry_run: bool,
+        redacted: &mut Redacted,
+    ) -> Result<bool> {
+        let mut is_changed = false;
+        for id in order {
+            match self.redact_row(*id, redactor, claim, dry_run).await {
+                Ok(false) => {}
+                Ok(true) => {
+                    is_changed = true;
+                    if !redacted.sessions.contains(id) {
+                        redacted.sessions.push(*id);
+                    }
+                }
+                Err(error) => {
+                    let passed_over = PassedOver::by(*id, &error).ok_or(error)?;
+                    if redacted.passed_over.iter().all(|known| known.session != *id) {
+                        redacted.passed_over.push(passed_over);
+                    }
+                }
+            }
+        }
+        Ok(is_changed)
+    }
+
+    async fn redact_row(&self, id: SessionId, redactor: &Redactor, claim: &Claim, dry_run: bool) -> Result<bool> {
+        let codec = match self.codec(id).await {
+            Err(Error::Key(KeyError::Shredded { .. })) => return Ok(false),
+            other => other?,
+        };
+        let session = fold::session_from_row(&codec, &self.head(id).await?.row)?;
+        let mut value = serde_json::to_value(&session).unwrap_or_default();
+        let is_found = redactor.described(&mut value, &session.extra);
+        if is_found && !dry_run {
+            // Whoever writes to it remembers what was there: the lease keeps them from writing it again.
+            let writer = self.write(id, claim).await?;
+            let derived = self.derive(id).await?;
+            self.inner.backend.rebuild(self.workspace(), derived.row, derived.marks).await?;
+            writer.release().await?;
+        }
+        Ok(is_found)
     }
 
     /// Sessions in an order in which every branch comes after what it continues from.
@@ -285,6 +508,7 @@ impl Store {
                 let at = Position { timeline: line.id, seq: *seq };
                 codec::check(at, entry)?;
                 let decoded = codec.decode(at, entry, page.payload(entry))?;
+                self.find_in_files(codec, entry, redactor, found).await?;
                 if let Some(whole) = pinned.get(seq) {
                     state = HashedState::new(whole.clone());
                     let mut value = whole.clone();
@@ -296,7 +520,10 @@ impl Store {
                     Some(Body::Message(mut message)) => {
                         redactor.message(&mut message).then_some(Body::Message(message))
                     }
-                    Some(Body::Event(mut event)) => redactor.event(&mut event).then_some(Body::Event(event)),
+                    Some(Body::Event(mut event)) => {
+                        found.replaced_before.extend(old_payloads(&event));
+                        redactor.event(&mut event).then_some(Body::Event(event))
+                    }
                     // The whole state after it is known: what led there does not matter any more.
                     Some(Body::State(delta)) if pinned.contains_key(seq) => {
                         redactor.is_in_delta(&delta).then(|| Body::State(Delta::default()))
@@ -308,7 +535,7 @@ impl Store {
                     Some(Body::Mark(mut mark)) => {
                         let hash = Hash(clean.hash());
                         let mut value = serde_json::to_value(&mark).unwrap_or_default();
-                        let in_mark = redactor.value(&mut value);
+                        let in_mark = redactor.described(&mut value, &mark.extra);
                         if in_mark {
                             mark = serde_json::from_value(value).map_err(|_| {
                                 Error::invalid(
@@ -408,15 +635,18 @@ impl Store {
         Ok(())
     }
 
-    async fn replace(&self, id: SessionId, found: Found, why: &str, claim: &Claim) -> Result<Vec<BlobId>> {
+    async fn replace(&self, id: SessionId, found: &mut Found, old: &[BlobId], why: &str, claim: &Claim) -> Result<()> {
         let writer = self.write(id, claim).await?;
-        let data = json!({ "why": why, "entries": found.entries, "replaced": found.replaced });
-        writer.rewrite(Event::new(event::REDACTED, data), found.change).await?;
+        let mut data = json!({ "why": why, "entries": found.entries, "replaced": found.replaced });
+        if !old.is_empty() {
+            data[OLD_PAYLOADS] = old.iter().map(|id| json!(Hash(id.0))).collect();
+        }
+        let change = std::mem::take(&mut found.change);
+        writer.rewrite(Event::new(event::REDACTED, data), change).await?;
         // Titles and previews may have held it: derive the rows anew now that the entries are clean.
         let derived = self.derive(id).await?;
         self.inner.backend.rebuild(self.workspace(), derived.row, derived.marks).await?;
-        writer.release().await?;
-        Ok(found.old_blobs)
+        writer.release().await
     }
 
     async fn redact_records(&self, redactor: &Redactor, dry_run: bool) -> Result<u64> {
@@ -429,11 +659,10 @@ impl Store {
             loop {
                 let page = self.records(&kind, after.as_deref(), PAGE).await?;
                 for record in &page {
-                    let Ok(text) = std::str::from_utf8(&record.value) else { continue };
-                    let Some(clean) = (redactor.0)(text) else { continue };
+                    let Some(clean) = redactor.clean_bytes(&record.value) else { continue };
                     count += 1;
                     if !dry_run {
-                        self.put_record(&kind, &record.key, Some(record.version), record.due, clean.as_bytes()).await?;
+                        self.put_record(&kind, &record.key, Some(record.version), record.due, &clean).await?;
                     }
                 }
                 match page.last() {
@@ -445,31 +674,58 @@ impl Store {
         Ok(count)
     }
 
-    async fn find_in_blobs(&self, redactor: &Redactor) -> Result<Vec<BlobId>> {
-        let mut found = Vec::new();
-        if self.is_encrypted() {
-            // Their content is sealed under their sessions' keys; entries' payloads were looked at above.
-            return Ok(found);
-        }
-        let codec = self.codec_with(SessionId::from_bytes([0; 16]), None);
-        let mut after = None;
-        loop {
-            let page = self.inner.backend.list_blobs(self.workspace(), after, PAGE).await?;
-            let full = page.len() == PAGE;
-            after = page.last().map(|info| info.id);
-            for info in page {
-                let stored = self.inner.backend.get_blobs(self.workspace(), vec![info.id]).await?;
-                let Some(stored) = stored.into_iter().flatten().next() else { continue };
-                let Ok(plain) = codec.open_blob(info.id, &stored) else { continue };
-                if (redactor.0)(&String::from_utf8_lossy(&plain)).is_some() {
-                    found.push(info.id);
-                }
-            }
-            if !full {
-                return Ok(found);
+    /// Looks into the files that an entry names, with the key of its session.
+    async fn find_in_files(
+        &self,
+        codec: &Codec,
+        entry: &StoredEntry,
+        redactor: &Redactor,
+        found: &mut Found,
+    ) -> Result<()> {
+        for id in entry.refs.iter().skip(usize::from(codec::is_blob(entry))) {
+            let stored = self.inner.backend.get_blobs(self.workspace(), vec![*id]).await?.pop().flatten();
+            let plain = stored.as_deref().and_then(|stored| codec.open_blob(*id, stored).ok());
+            if plain.is_some_and(|plain| redactor.clean_bytes(&plain).is_some()) {
+                found.files.push(*id);
             }
         }
+        Ok(())
     }
+
+    /// Blobs that hold it now: the files that were found, and what nothing needs.
+    async fn find_in_blobs(&self, order: &[SessionId], redactor: &Redactor, files: Vec<BlobId>) -> Result<Vec<BlobId>> {
+        let (unneeded, _) = self.unneeded_blobs().await?;
+        let mut found: BTreeSet<BlobId> = files.into_iter().collect();
+        // Whose payload it was is not known; in clear one reads them all.
+        let mut codecs = match self.is_encrypted() {
+            true => Vec::new(),
+            false => vec![self.codec_with(SessionId::from_bytes([0; 16]), None)],
+        };
+        for id in order.iter().filter(|_| self.is_encrypted() && !unneeded.is_empty()) {
+            match self.codec(*id).await {
+                Err(Error::Key(KeyError::Shredded { .. })) => {}
+                codec => codecs.push(codec?),
+            }
+        }
+        for BlobInfo { id, .. } in unneeded {
+            let stored = self.inner.backend.get_blobs(self.workspace(), vec![id]).await?.pop().flatten();
+            let Some(stored) = stored else { continue };
+            let plain = codecs.iter().find_map(|codec| codec.open_blob(id, &stored).ok());
+            if plain.is_some_and(|plain| redactor.clean_bytes(&plain).is_some()) {
+                found.insert(id);
+            }
+        }
+        Ok(found.into_iter().collect())
+    }
+}
+
+/// Under which name the event of a redaction lists the blobs that were payloads before.
+const OLD_PAYLOADS: &str = "old_payloads";
+
+fn old_payloads(event: &Event) -> Vec<BlobId> {
+    let listed = (event.kind == event::REDACTED).then(|| event.data.get(OLD_PAYLOADS).cloned()).flatten();
+    let hashes: Vec<Hash> = listed.and_then(|list| serde_json::from_value(list).ok()).unwrap_or_default();
+    hashes.into_iter().map(|hash| BlobId(hash.0)).collect()
 }
 
 /// The texts of a change, as a value to look into.

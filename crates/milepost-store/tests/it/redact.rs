@@ -7,14 +7,14 @@ use milepost_model::{
 };
 use milepost_store::backend::{Term, TextQuery};
 use milepost_store::{
-    Append, DeleteMode, MarkQuery, MasterKey, MessageQuery, NewMark, NewSession, Receipt, Redacted, Redactor,
+    Append, DeleteMode, MarkQuery, MasterKey, MessageQuery, NewMark, NewSession, Obstacle, Receipt, Redacted, Redactor,
     SessionQuery, SessionWriter, Store,
 };
 use serde_json::{Map, Value, json};
 
 use crate::keep::{dump, noise};
 use crate::support::{Scratch, claim, create, state, step, user};
-use crate::writer::{assert_whole, entry_key, sql, texts};
+use crate::writer::{assert_whole, damage, entry_key, sql, texts, watched};
 
 const SECRET: &str = "Zx9QvT7bLmN3";
 const INSTEAD: &str = "[gone]";
@@ -535,4 +535,275 @@ fn forge(path: &Path, at: Position, from: i64, to: i64) {
     let body = [&own[..33], &theirs[33..]].concat();
     db.execute("UPDATE entries SET body = ?2, text = ?3 WHERE id = ?1", rusqlite::params![to, body, text]).unwrap();
     crate::keys::make_sum_fit(&db, at, to);
+}
+
+/// Two sessions with a payload that is a blob, and one with a short message that somebody holds.
+async fn with_one_held(store: &Store) -> (SessionWriter, [SessionId; 2]) {
+    let mut free = Vec::new();
+    for n in 0..2 {
+        let writer = create(store).await;
+        writer.append(Append::new().message(user(&format!("{} {SECRET}", noise(n, 40_000))))).await.unwrap();
+        free.push(writer.id());
+        writer.release().await.unwrap();
+    }
+    let held = create(store).await;
+    held.append(Append::new().message(user(SECRET))).await.unwrap();
+    (held, [free[0], free[1]])
+}
+
+#[tokio::test]
+async fn a_session_that_somebody_holds_does_not_keep_the_secret_in_others() {
+    for master in [None, Some(MasterKey::from_bytes([7; 32]))] {
+        let mut scratch = Scratch::new();
+        scratch.options.keys.master = master;
+        let store = scratch.open().await;
+        let (held, free) = with_one_held(&store).await;
+        let done = store.redact(&redactor(), "it leaked", &claim(), false).await.unwrap();
+        assert_eq!(done.entries, 2, "{done:?}");
+        assert_eq!(done.passed_over.iter().map(|one| one.session).collect::<Vec<_>>(), [held.id()]);
+        for id in free {
+            assert!(texts(&store, id).await[0].ends_with(INSTEAD));
+        }
+        assert_eq!(store.stats().await.unwrap().blobs.entries, 2, "the old payloads are gone at once");
+        assert_eq!(texts(&store, held.id()).await, [SECRET]);
+        held.release().await.unwrap();
+        let done = store.redact(&redactor(), "it leaked", &claim(), false).await.unwrap();
+        assert_eq!(done.entries, 1, "{done:?}");
+        assert_eq!(store.redact(&redactor(), "again", &claim(), true).await.unwrap(), Redacted::default());
+        assert_whole(&store).await;
+    }
+}
+
+#[tokio::test]
+async fn a_branch_that_somebody_holds_keeps_what_it_goes_on_from() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let grand = create(&store).await;
+    let value = |token: &str| state(json!({ "token": token, "log": format!("{token} and more") }));
+    let clean = grand.append(Append::new().message(user(SECRET)).state(value("none"))).await.unwrap();
+    let parent = store.branch(last(&clean), NewSession::default(), &claim()).await.unwrap();
+    let dirty = parent.append(Append::new().state(value(SECRET)).mark(NewMark::new(Trigger::Step))).await.unwrap();
+    let child = store.branch(last(&dirty), NewSession::default(), &claim()).await.unwrap();
+    let delta = Delta::builder().splice_str("/log", 13, 4, " even ").build().unwrap();
+    child.append(Append::new().delta(delta).mark(NewMark::new(Trigger::Step))).await.unwrap();
+    let (grand_id, parent_id) = (grand.id(), parent.id());
+    grand.release().await.unwrap();
+    parent.release().await.unwrap();
+    let before = store.state(child.id()).await.unwrap();
+    let done = store.redact(&redactor(), "it leaked", &claim(), false).await.unwrap();
+    // What the branch begins with has the secret, and only whoever holds it may give it another beginning.
+    assert!(done.sessions.contains(&grand_id), "{done:?}");
+    let passed_over: Vec<_> = done.passed_over.iter().map(|one| (one.session, one.obstacle)).collect();
+    assert_eq!(passed_over, [(child.id(), Obstacle::Held), (parent_id, Obstacle::Held)], "{done:?}");
+    assert_eq!(store.state(child.id()).await.unwrap(), before);
+    // What a list shows of the one that is held follows when it is free.
+    let report = store.verify().await.unwrap();
+    assert!(report.problems.iter().all(|problem| problem.derived), "{report:?}");
+    child.release().await.unwrap();
+    let done = store.redact(&redactor(), "it leaked", &claim(), false).await.unwrap();
+    assert!(done.sessions.contains(&parent_id), "{done:?}");
+    assert_eq!(store.redact(&redactor(), "again", &claim(), true).await.unwrap(), Redacted::default());
+    assert_whole(&store).await;
+}
+
+#[tokio::test]
+async fn a_redaction_that_was_killed_is_brought_to_its_end_by_the_next() {
+    for master in [None, Some(MasterKey::from_bytes([7; 32]))] {
+        let mut scratch = Scratch::new();
+        scratch.options.keys.master = master;
+        let (backend, store) = watched(&scratch).await;
+        let writer = create(&store).await;
+        writer.append(Append::new().message(user(&format!("{} {SECRET}", noise(1, 40_000))))).await.unwrap();
+        let mine = claim().take_over();
+        backend.fail_drop.store(true, std::sync::atomic::Ordering::SeqCst);
+        store.redact(&redactor(), "it leaked", &mine, false).await.unwrap_err();
+        assert_eq!(store.stats().await.unwrap().blobs.entries, 2);
+        let would = store.redact(&redactor(), "it leaked", &mine, true).await.unwrap();
+        assert_eq!(would.blobs.len(), 1, "the dry run tells of what is left: {would:?}");
+        store.redact(&redactor(), "it leaked", &mine, false).await.unwrap();
+        assert_eq!(store.stats().await.unwrap().blobs.entries, 1);
+        assert_eq!(store.redact(&redactor(), "again", &mine, true).await.unwrap(), Redacted::default());
+        assert_whole(&store).await;
+    }
+}
+
+#[tokio::test]
+async fn a_blob_that_was_just_put_stays_for_whoever_is_about_to_name_it() {
+    for master in [None, Some(MasterKey::from_bytes([7; 32]))] {
+        let mut scratch = Scratch::new();
+        scratch.options.keys.master = master;
+        let store = scratch.open().await;
+        let writer = create(&store).await;
+        let put = writer.put_blob(format!("a file with {SECRET}").as_bytes()).await.unwrap();
+        let mine = claim().take_over();
+        let done = store.redact(&redactor(), "it leaked", &mine, false).await.unwrap();
+        assert_eq!(done.blobs, [put], "{done:?}");
+        writer.append(Append::new().event_with(Event::new("a file", json!({})), vec![put])).await.unwrap();
+        assert_whole(&store).await;
+        let done = store.redact(&redactor(), "it leaked", &mine, false).await.unwrap();
+        assert_eq!(done.blobs, [put], "what is named cannot be erased, and is told: {done:?}");
+        // What nobody named goes when its time is over.
+        let other = writer.put_blob(format!("another file with {SECRET}").as_bytes()).await.unwrap();
+        scratch.clock.advance_ms(scratch.options.blob_grace_ms + 1);
+        let done = store.redact(&redactor(), "it leaked", &mine, false).await.unwrap();
+        assert!(!done.blobs.contains(&other), "{done:?}");
+        assert_eq!(store.stats().await.unwrap().blobs.entries, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_secret_that_is_a_number_goes() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let patch = SessionPatch::new().with("pin", json!(483920174)).with("other", json!(7));
+    let writer = store.create(NewSession { id: None, patch }, &claim()).await.unwrap();
+    let call = Block::tool_call("call_1", "login", json!({ "pin": 483920174, "n": 1 }));
+    writer
+        .append(
+            Append::new()
+                .message(Message::blocks(Role::Assistant, vec![call]))
+                .event(Event::new("typed", json!({ "pin": 483920174 })))
+                .state(state(json!({ "memory": { "pin": 483920174, "list": [1, 483920174.5], "n": 17 } })))
+                .mark(NewMark::new(Trigger::Step)),
+        )
+        .await
+        .unwrap();
+    store.put_record("setting", "a", None, None, br#"{"pin":483920174,"n":4}"#).await.unwrap();
+    let redactor = Redactor::literal("483920174", INSTEAD).unwrap();
+    let mine = claim().take_over();
+    let would = store.redact(&redactor, "it leaked", &mine, true).await.unwrap();
+    let done = store.redact(&redactor, "it leaked", &mine, false).await.unwrap();
+    assert_eq!(done, would);
+    assert_eq!((done.entries, done.checkpoints, done.records), (4, 1, 1), "{done:?}");
+    let memory = json!({ "pin": INSTEAD, "list": [1, format!("{INSTEAD}.5")], "n": 17 });
+    assert_eq!(store.state(writer.id()).await.unwrap().section("memory"), Some(&memory));
+    let session = store.session(writer.id()).await.unwrap();
+    assert_eq!((&session.extra["pin"], &session.extra["other"]), (&json!(INSTEAD), &json!(7)));
+    let record = store.record("setting", "a").await.unwrap().unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&record.value).unwrap(), json!({ "pin": INSTEAD, "n": 4 }));
+    assert_whole(&store).await;
+    assert_eq!(store.redact(&redactor, "again", &mine, true).await.unwrap(), Redacted::default());
+}
+
+#[tokio::test]
+async fn digits_of_the_stores_own_numbers_are_no_secret() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    // A time as the rows and the log have it.
+    let time = crate::support::START.0;
+    writer.append(step(1).event(Event::new("typed", json!({ "n": time })))).await.unwrap();
+    let redactor = Redactor::literal(time.to_string(), "x").unwrap();
+    let done = store.redact(&redactor, "", &claim().take_over(), false).await.unwrap();
+    assert_eq!((done.entries, done.checkpoints), (1, 0), "{done:?}");
+    assert_whole(&store).await;
+    assert_eq!(store.redact(&redactor, "", &claim().take_over(), true).await.unwrap(), Redacted::default());
+}
+
+#[tokio::test]
+async fn a_secret_goes_from_records_in_whatever_form_they_have() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let secret = "pa\"ss\\wd-77";
+    let records: [(&str, Vec<u8>, Vec<u8>); 4] = [
+        ("json", json!({ "title": format!("pw {secret} here"), secret: 1 }).to_string().into_bytes(), {
+            json!({ "title": format!("pw {INSTEAD} here"), INSTEAD: 1 }).to_string().into_bytes()
+        }),
+        ("text", format!("it is {secret}").into_bytes(), format!("it is {INSTEAD}").into_bytes()),
+        ("bytes", [b"caf\xe9 ", secret.as_bytes(), b"\xff"].concat(), {
+            [b"caf\xe9 ", INSTEAD.as_bytes(), b"\xff"].concat()
+        }),
+        ("clean", vec![0xe9, 0xff], vec![0xe9, 0xff]),
+    ];
+    for (key, value, _) in &records {
+        store.put_record("setting", key, None, None, value).await.unwrap();
+    }
+    let redactor = Redactor::literal(secret, INSTEAD).unwrap();
+    let done = store.redact(&redactor, "it leaked", &claim(), false).await.unwrap();
+    assert_eq!(done.records, 3, "{done:?}");
+    for (key, _, clean) in &records {
+        let value = store.record("setting", key).await.unwrap().unwrap().value;
+        assert_eq!(String::from_utf8_lossy(&value), String::from_utf8_lossy(clean), "{key}");
+    }
+    assert_eq!(store.redact(&redactor, "again", &claim(), true).await.unwrap(), Redacted::default());
+}
+
+#[tokio::test]
+async fn names_that_become_the_same_keep_their_values() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    let numbers = Redactor::new(|text| {
+        let clean: String = text.split(' ').map(|word| if word.starts_with("key-") { INSTEAD } else { word }).collect();
+        (clean != text).then_some(clean)
+    });
+    let value = json!({ "m": { "key-a": 1, "key-b": 2, "key-c": { "key-d": 3, "key-e": 4 }, INSTEAD: 5 } });
+    writer.append(Append::new().state(state(value)).mark(NewMark::new(Trigger::Step))).await.unwrap();
+    store.redact(&numbers, "it leaked", &claim().take_over(), false).await.unwrap();
+    let found = store.state(writer.id()).await.unwrap().section("m").cloned().unwrap();
+    let mut values: Vec<String> = found.as_object().unwrap().values().map(Value::to_string).collect();
+    values.sort();
+    let inner = json!({ INSTEAD: 3, format!("{INSTEAD} 2"): 4 }).to_string();
+    assert_eq!(values, ["1", "2", "5", &inner], "{found}");
+    assert_whole(&store).await;
+}
+
+#[tokio::test]
+async fn damage_in_one_session_does_not_keep_the_secret_in_others() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let mut writers = Vec::new();
+    for n in 0..3 {
+        let writer = create(&store).await;
+        let receipt = writer.append(Append::new().message(user(&format!("{n} {SECRET}")))).await.unwrap();
+        writers.push((writer, receipt.first));
+    }
+    damage(&scratch.path(), writers[1].1);
+    let done = store.redact(&redactor(), "it leaked", &claim().take_over(), false).await.unwrap();
+    assert_eq!(done.entries, 2, "{done:?}");
+    let passed_over: Vec<_> = done.passed_over.iter().map(|one| (one.session, one.obstacle)).collect();
+    assert_eq!(passed_over, [(writers[1].0.id(), Obstacle::Damaged)]);
+    for (writer, _) in [&writers[0], &writers[2]] {
+        assert!(texts(&store, writer.id()).await[0].ends_with(INSTEAD));
+    }
+}
+
+#[tokio::test]
+async fn the_reason_that_is_stored_has_no_secret() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    writer.append(Append::new().message(user(SECRET))).await.unwrap();
+    store.redact(&redactor(), &format!("{SECRET} was in a log"), &claim().take_over(), false).await.unwrap();
+    let entries = store.entries(writer.id(), Seq(0), Seq::MAX).await.unwrap();
+    let event = entries.into_iter().find_map(|entry| match entry.body {
+        Some(Body::Event(event)) if event.kind == "redacted" => Some(event),
+        _ => None,
+    });
+    assert_eq!(event.unwrap().data["why"], json!(format!("{INSTEAD} was in a log")));
+}
+
+#[tokio::test]
+async fn what_nests_too_deep_to_be_read_again_is_refused() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let writer = create(&store).await;
+    let call = |depth: usize| {
+        let input = (0..depth).fold(json!("{[{["), |value, _| json!([value]));
+        Append::new().message(Message::blocks(Role::Assistant, vec![Block::tool_call("c", "deep", input)]))
+    };
+    // The message, its blocks and the block are three.
+    writer.append(call(124)).await.unwrap();
+    let refused = writer.append(call(125)).await.unwrap_err().to_string();
+    assert!(refused.contains("MAX_JSON_DEPTH is 127"), "{refused}");
+    let refused = writer.append(Append::new().event(Event::new("deep", json!({ "x": call_depth(130) })))).await;
+    assert!(refused.unwrap_err().to_string().contains("MAX_JSON_DEPTH"));
+    let mark = NewMark { extra: Map::from_iter([("x".to_owned(), call_depth(300))]), ..NewMark::new(Trigger::Manual) };
+    writer.append(Append::new().mark(mark)).await.unwrap_err();
+    assert_eq!(store.messages(writer.id(), &MessageQuery::default()).await.unwrap().len(), 1);
+    assert_whole(&store).await;
+}
+
+fn call_depth(depth: usize) -> Value {
+    (0..depth).fold(json!(1), |value, _| json!([value]))
 }

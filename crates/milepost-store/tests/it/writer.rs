@@ -46,6 +46,8 @@ pub struct Watched {
     pub fail_after: AtomicBool,
     /// So many more records are written; then each write fails. Negative: none fails.
     pub records_left: AtomicI64,
+    /// The next removal of blobs fails.
+    pub fail_drop: AtomicBool,
 }
 
 impl Watched {
@@ -59,6 +61,7 @@ impl Watched {
             fail_before: AtomicBool::new(false),
             fail_after: AtomicBool::new(false),
             records_left: AtomicI64::new(-1),
+            fail_drop: AtomicBool::new(false),
         })
     }
 
@@ -102,6 +105,12 @@ macro_rules! delegate {
                 }
                 self.inner.put_record(workspace, record, expected).await
             }
+            async fn drop_blobs(&self, workspace: &WorkspaceId, ids: Vec<BlobId>, before: Timestamp) -> Result<u64> {
+                if self.fail_drop.swap(false, Ordering::SeqCst) {
+                    return Err(Self::broken());
+                }
+                self.inner.drop_blobs(workspace, ids, before).await
+            }
             $(async fn $name(&self, $($arg: $type),*) -> $out {
                 self.inner.$name($($arg),*).await
             })*
@@ -120,7 +129,6 @@ delegate! {
     get_blobs(workspace: &WorkspaceId, ids: Vec<BlobId>) -> Result<Vec<Option<Vec<u8>>>>;
     list_blobs(workspace: &WorkspaceId, after: Option<BlobId>, limit: usize) -> Result<Vec<BlobInfo>>;
     blob_refs(workspace: &WorkspaceId) -> Result<Vec<BlobId>>;
-    drop_blobs(workspace: &WorkspaceId, ids: Vec<BlobId>, touched_before: Timestamp) -> Result<u64>;
     record(workspace: &WorkspaceId, key: RecordKey) -> Result<Option<Record>>;
     delete_record(workspace: &WorkspaceId, key: RecordKey, expected: u64) -> Result<()>;
     scan_records(workspace: &WorkspaceId, scan: RecordScan) -> Result<Vec<Record>>;

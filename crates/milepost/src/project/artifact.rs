@@ -154,11 +154,8 @@ impl Projects {
             let why = "its name looks like a secret, and a name is kept as it is";
             return Err(Error::refused(format!("the artifact {clean:?}"), why, "give it another name"));
         }
-        let clean = match std::str::from_utf8(content) {
-            Ok(text) => self.redacted(text).await?,
-            Err(_) => None,
-        };
-        let content = clean.as_deref().map_or(content, str::as_bytes);
+        let clean = self.redacted_bytes(content).await?;
+        let content = clean.as_deref().unwrap_or(content);
         check_size(name, content.len())?;
         let hash = blake3::hash(content).to_hex().to_string();
         let key = self.artifact_key(owner, name);
@@ -325,14 +322,13 @@ impl Projects {
         let mut count = 0;
         for (key, artifact) in self.scan::<Artifact>(HEAD, "").await? {
             for version in artifact.versions {
-                let Ok(text) = String::from_utf8(self.content(&version).await?) else { continue };
-                let Some(clean) = redactor.clean(&text) else { continue };
+                let Some(clean) = redactor.clean_bytes(&self.content(&version).await?) else { continue };
                 count += 1;
                 if dry_run {
                     continue;
                 }
-                let parts = self.put_parts(&key, clean.as_bytes()).await?;
-                let hash = blake3::hash(clean.as_bytes()).to_hex().to_string();
+                let parts = self.put_parts(&key, &clean).await?;
+                let hash = blake3::hash(&clean).to_hex().to_string();
                 self.change(HEAD, &key, |found: Option<Artifact>| {
                     let Some(mut found) = found else { return Ok((None, ())) };
                     for held in found.versions.iter_mut().filter(|held| held.parts == version.parts) {

@@ -80,6 +80,14 @@ impl Projects {
         Ok(self.redacted(text).await?.unwrap_or_else(|| text.to_owned()))
     }
 
+    /// A content without its secrets, which go into the vault; none when it has none.
+    pub(super) async fn redacted_bytes(&self, content: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Some(engine) = &self.engine else { return Ok(None) };
+        let Some((clean, found)) = engine.redaction().bytes(content) else { return Ok(None) };
+        redaction::keep(engine, found).await?;
+        Ok(Some(clean))
+    }
+
     /// What a name is called in keys.
     pub(super) fn token(&self, what: &str, name: &[u8]) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
@@ -194,7 +202,7 @@ pub(super) fn damaged(what: &str) -> Error {
 }
 
 /// Does slow work on a thread of its own, so that no runtime waits for it; works without a runtime, too.
-pub(super) async fn apart<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+pub(crate) async fn apart<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let (send, done) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("milepost-project".to_owned());
     thread.spawn(move || drop(send.send(work()))).map_err(|error| Error::file(what, error))?;

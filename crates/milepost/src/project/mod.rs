@@ -23,6 +23,7 @@ pub use context::{
 };
 pub use git::Commit;
 pub use keep::Projects;
+pub(crate) use keep::apart;
 pub use log::{LogLine, MAX_LINE_BYTES, MAX_LOG_LINES};
 pub use readers::may_read;
 pub use registry::{Identified, IndexRow, KnownBy, MAX_PATHS, Project, ProjectId, SessionIndex};

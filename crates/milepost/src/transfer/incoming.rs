@@ -20,12 +20,14 @@ pub(super) struct Incoming<'a> {
     names: Names,
     blobs: HashMap<Hash, BlobId>,
     entries: u64,
+    /// What the session is made of, for whoever begins again.
+    pub made_of: String,
 }
 
 impl<'a> Incoming<'a> {
     pub fn new(store: &'a Store, original: SessionId, ids: Ids, claim: &'a Claim) -> Self {
         let (names, blobs) = (Names::default(), HashMap::new());
-        Self { store, claim, ids, original, importer: None, names, blobs, entries: 0 }
+        Self { store, claim, ids, original, importer: None, names, blobs, entries: 0, made_of: String::new() }
     }
 
     /// Goes on with a copy that has a part of the pieces already, and these blobs.
@@ -79,7 +81,8 @@ impl<'a> Incoming<'a> {
         match (self.importer.as_mut(), parent) {
             (None, None) => {
                 let session = self.new_id(self.original);
-                self.importer = Some(self.store.import(session, id, self.claim).await?);
+                let made_of = self.made_of.as_bytes();
+                self.importer = Some(self.store.import_of(session, id, self.claim, made_of).await?);
                 Ok(())
             }
             (Some(importer), Some(parent)) => Ok(importer.open_line(id, parent).await?),

@@ -151,6 +151,17 @@ impl Builder {
         }
     }
 
+    /// The content of a file without its secrets.
+    pub fn redacted_bytes(&mut self, content: Vec<u8>) -> Vec<u8> {
+        match self.engine.as_ref().and_then(|engine| engine.redaction().bytes(&content)) {
+            Some((clean, found)) => {
+                self.found(found);
+                clean
+            }
+            None => content,
+        }
+    }
+
     /// Sets a field of what a list shows, when it can be shown.
     pub fn set(&mut self, key: &str, value: Option<&Value>) {
         let Some(text) = value.and_then(Value::as_str).filter(|text| !text.is_empty()) else { return };
@@ -328,12 +339,16 @@ impl Builder {
         progress: OnProgress<'_>,
     ) -> Result<Imported> {
         let own = self.own_id(options);
-        let id = own.unwrap_or_else(|| store.source().id());
         let hash = self.hash();
+        let id = match own {
+            Some(id) => id,
+            // An import of the same that was stopped is begun anew, in its place.
+            None => store.unfinished_of(hash.as_bytes()).await?.unwrap_or_else(|| store.source().id()),
+        };
         if let (None, Some(name)) = (own, self.imported_id()) {
             self.patch.0.insert(IMPORTED_ID.into(), name.into());
         }
-        self.patch.0.insert(IMPORTED_HASH.into(), hash.into());
+        self.patch.0.insert(IMPORTED_HASH.into(), hash.clone().into());
         if let Some(engine) = &self.engine {
             engine.redaction().patch(&mut self.patch);
             // Before anything names them.
@@ -359,6 +374,7 @@ impl Builder {
         let mut entries = std::mem::take(&mut self.entries);
         entries.insert(0, (Some(first), Body::Event(Event::new("session", set))));
         let mut incoming = Incoming::new(store, id, Ids::Preserve, claim);
+        incoming.made_of = hash;
         let end = Seq(entries.len() as u64);
         let mut outcome = incoming.take(Piece::Line(Line { id: timeline, parent: None, end })).await;
         let mut last = first;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::exact;
 use super::kept_files::{Beside, of_hosted};
 use crate::error::{Error, Result};
 use crate::transfer::{FREE_BYTES, ImportOptions};
@@ -31,6 +32,11 @@ fn read_error(path: &Path, error: std::io::Error) -> Error {
 
 pub(super) fn is_bundle(path: &Path) -> Result<bool> {
     let mut magic = [0u8; 4];
+    // Opening a pipe waits for whoever writes into it.
+    if !fs::metadata(path).map_err(|error| read_error(path, error))?.is_file() {
+        let why = "it is neither a file nor a directory";
+        return Err(Error::import(path.display().to_string(), why));
+    }
     let mut file = fs::File::open(path).map_err(|error| read_error(path, error))?;
     Ok(file.read_exact(&mut magic).is_ok() && magic == [0x28, 0xb5, 0x2f, 0xfd])
 }
@@ -135,10 +141,10 @@ pub(super) fn parse(content: &[u8], options: &ImportOptions) -> Result<Documents
     if content.iter().take(1024).any(|byte| *byte == 0) {
         return Err(refuse("it is binary, and no form that is known here".to_owned()));
     }
-    match serde_json::from_slice::<Value>(content) {
-        Ok(value) => Ok(Documents { found: vec![value], notes: Vec::new() }),
-        Err(whole) if let Some(value) = healed(content, &whole) => {
-            Ok(Documents { found: vec![value], notes: vec![HEALED.to_owned()] })
+    match exact::read(content) {
+        Ok((value, notes)) => Ok(Documents { found: vec![value], notes: notes.into_iter().collect() }),
+        Err(whole) if let Some((value, note)) = healed(content, &whole) => {
+            Ok(Documents { found: vec![value], notes: note.into_iter().chain([HEALED.to_owned()]).collect() })
         }
         Err(whole) => lines(content, options)
             .map_err(|why| refuse(format!("it is neither JSON ({whole}) nor JSON lines ({why})"))),
@@ -149,14 +155,14 @@ const HEALED: &str = "it held half a character (a lone surrogate) or a bare cont
                       U+FFFD stands for the first, the second is kept";
 
 /// A document that only half characters and bare control characters keep from being JSON.
-fn healed(content: &[u8], error: &serde_json::Error) -> Option<Value> {
+fn healed(content: &[u8], error: &serde_json::Error) -> Option<(Value, Option<String>)> {
     // Several documents, or the end of one that was cut off: nothing to heal.
     if error.is_eof() || error.to_string().starts_with("trailing characters") {
         return None;
     }
     let text = std::str::from_utf8(content).ok()?;
     match milepost_context::history::heal_json(text) {
-        Cow::Owned(healed) => serde_json::from_str(&healed).ok(),
+        Cow::Owned(healed) => exact::read(healed.as_bytes()).ok(),
         Cow::Borrowed(_) => None,
     }
 }
@@ -173,8 +179,11 @@ fn lines(content: &[u8], options: &ImportOptions) -> Result<Documents, String> {
         if line.len() as u64 > options.limits.max_line_bytes {
             return Err(format!("line {} is longer than max_line_bytes", number + 1));
         }
-        match serde_json::from_slice::<Value>(line) {
-            Ok(value) if value.is_object() => found.push(value),
+        match exact::read(line) {
+            Ok((value, note)) if value.is_object() => {
+                found.push(value);
+                notes.extend(note.map(|note| format!("line {}: {note}", number + 1)));
+            }
             Ok(_) => return Err(format!("line {} is no object", number + 1)),
             // A log that was being written ends in the middle of a line.
             Err(error) if number == last && number > 0 && error.is_eof() => {
@@ -184,8 +193,9 @@ fn lines(content: &[u8], options: &ImportOptions) -> Result<Documents, String> {
                     line.len()
                 ));
             }
-            Err(error) if let Some(value) = healed(line, &error).filter(Value::is_object) => {
+            Err(error) if let Some((value, note)) = healed(line, &error).filter(|(value, _)| value.is_object()) => {
                 found.push(value);
+                notes.extend(note.map(|note| format!("line {}: {note}", number + 1)));
                 notes.push(format!("line {}: {HEALED}", number + 1));
             }
             Err(error) => {
@@ -204,7 +214,7 @@ fn lines(content: &[u8], options: &ImportOptions) -> Result<Documents, String> {
         false => {
             let more = notes.len().saturating_sub(MAX_NOTES);
             notes.truncate(MAX_NOTES);
-            notes.extend((more > 0).then(|| format!("{more} more lines held what JSON does not allow")));
+            notes.extend((more > 0).then(|| format!("{more} more lines held such things")));
             Ok(Documents { found, notes })
         }
     }

@@ -80,18 +80,14 @@ impl Kept {
             return Ok(());
         }
         let content = fs::read(path).map_err(|error| Error::file(format!("reading {shown}"), error))?;
-        let content = match String::from_utf8(content) {
-            // Text is looked through for secrets, like everything.
-            Ok(text) => builder.redacted(text).into_bytes(),
-            Err(bytes) => bytes.into_bytes(),
-        };
         match name {
             Some(name) if check_artifact_name(name).is_err() => {
                 builder.note(format!("{shown} has a name that no artifact can have: left out"));
             }
-            Some(name) => self.artifacts.push((name.to_owned(), content)),
+            Some(name) => self.artifacts.push((name.to_owned(), builder.redacted_bytes(content))),
             None => {
-                let text = String::from_utf8_lossy(&content).into_owned();
+                // A log is kept as text: as that it is looked through.
+                let text = builder.redacted(String::from_utf8_lossy(&content).into_owned());
                 if text.lines().any(|line| line.len() > MAX_LINE_BYTES) {
                     builder.note(format!("{shown} has lines of more than {MAX_LINE_BYTES} bytes: those are left out"));
                 }

@@ -9,6 +9,7 @@
 mod builder;
 mod convert;
 mod detect;
+mod exact;
 mod files;
 mod graph;
 mod kept_files;
@@ -23,6 +24,7 @@ use serde_json::Value;
 
 use super::{ImportOptions, Imported, OnProgress};
 use crate::error::{Error, Result};
+use crate::project::apart;
 use builder::Builder;
 use detect::Kind;
 
@@ -44,18 +46,29 @@ pub(in crate::transfer) async fn import_path_with(
 ) -> Result<Vec<Imported>> {
     let mut options = options.clone();
     options.from.get_or_insert_with(|| path.display().to_string());
-    if path.is_dir() {
-        return import_dir(store, path, &options, claim, progress).await;
-    }
-    if files::is_bundle(path)? {
+    // Reading and parsing may take long: whoever waits for it can stop.
+    let (from, given) = (path.to_owned(), options.clone());
+    let built = apart("reading what is to be imported", move || build(&from, &given)).await??;
+    let Some(built) = built else {
         let file =
             std::fs::File::open(path).map_err(|error| Error::reading(format!("opening {}", path.display()), &error))?;
         let imported = Box::pin(super::import_bundle(store, file, &options, claim, progress)).await?;
         return Ok(vec![imported]);
+    };
+    import_groups(store, built, &options, claim, progress).await
+}
+
+/// The sessions that a file or a directory holds; none when it is a bundle.
+fn build(path: &Path, options: &ImportOptions) -> Result<Option<Vec<Builder>>> {
+    if path.is_dir() {
+        return build_dir(path, options).map(Some);
     }
-    let documents = files::read(path, &options)?;
+    if files::is_bundle(path)? {
+        return Ok(None);
+    }
+    let documents = files::read(path, options)?;
     let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    import_groups(store, groups([(name, documents)], &options, false)?, &options, claim, progress).await
+    groups([(name, documents)], options, false).map(Some)
 }
 
 /// Imports what a file's content says, wherever it came from. `name` is what it is called when it has no id of its own.
@@ -71,13 +84,7 @@ pub async fn import_bytes(
     import_groups(store, groups([(name.to_owned(), documents)], options, false)?, options, claim, &mut |_| {}).await
 }
 
-async fn import_dir(
-    store: &Store,
-    path: &Path,
-    options: &ImportOptions,
-    claim: &Claim,
-    progress: OnProgress<'_>,
-) -> Result<Vec<Imported>> {
+fn build_dir(path: &Path, options: &ImportOptions) -> Result<Vec<Builder>> {
     let found = files::walk(path, options)?;
     let mut built = Vec::new();
     for dir in &found.graphs {
@@ -93,7 +100,7 @@ async fn import_dir(
             builder.take_beside(beside.name.as_deref(), &beside.path)?;
         }
     }
-    import_groups(store, built, options, claim, progress).await
+    Ok(built)
 }
 
 /// Documents of the same session together, in the order of their times.
