@@ -78,6 +78,7 @@ impl Turn<'_> {
             let mut entry = self.entered(&node);
             // It was begun, and goes on: with what it was begun with.
             let is_open = !entry.input.is_empty() && !entry.free;
+            let is_known = self.seen.contains_key(&number);
             let mut filled = self.filled(number, &entry, is_open);
             if let Some(why) = filled.as_ref().ok().and_then(|(parameters, names)| {
                 let (at, is_lost) = (self.parts.at.keys(), self.lost.contains(&node.id));
@@ -87,7 +88,7 @@ impl Turn<'_> {
                 self.misses_secret = true;
                 continue;
             }
-            if is_open && self.has_to_look_back(number, &entry, &filled) {
+            if is_open && !is_known && self.has_to_look_back(number, &entry, &filled) {
                 let place = (self.parts.session, &self.parts.at);
                 let saw = self.runner.saw(place, &self.name(&node.id), &node, &entry).await?;
                 filled = match self.as_begun(number, &entry, filled, saw) {
@@ -223,8 +224,7 @@ impl Turn<'_> {
         !is_same && self.is_keyed(&self.graph.nodes[number].action, parameters)
     }
 
-    /// Whether a step that is open was begun by another turn, and what its templates see now is not what they saw then, or its
-    /// parts may see that.
+    /// Whether what the templates of a step see now that another turn began is not what they saw then, or its parts may see that.
     fn has_to_look_back(&self, number: usize, entry: &Entry, filled: &Filled) -> bool {
         let node = &self.graph.nodes[number];
         match filled {
