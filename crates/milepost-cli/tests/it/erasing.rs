@@ -86,16 +86,16 @@ fn a_secret_in_a_file_that_is_not_utf_8_is_not_stored() {
     let clean = b"caf\xe9 started\nusing token [redacted:github-token]\n";
     place.write("latin.txt", &latin);
     let id = place.json(&["sessions", "list"])["sessions"][0]["sessionId"].as_str().unwrap().to_owned();
-    place.ok(&["artifacts", "put", "notes2.txt", "latin.txt", "--session", &id]);
+    place.ok(&["artifacts", "put", "notes2.txt", "latin.txt", "--of", &id]);
     assert!(!lies_in_store(&place, &token));
     for name in ["notes.txt", "notes2.txt"] {
-        let out = place.command(["artifacts", "show", name, "--session", &id]).output().unwrap();
+        let out = place.command(["artifacts", "show", name, "--of", &id]).output().unwrap();
         assert_eq!(out.stdout, clean, "{name}: {out:?}");
     }
     // What got in before the rules were known is found there too.
     let ran = place.run(&["redact", "started", "--yes"]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    let out = place.command(["artifacts", "show", "notes.txt", "--session", &id]).output().unwrap();
+    let out = place.command(["artifacts", "show", "notes.txt", "--of", &id]).output().unwrap();
     assert_eq!(out.stdout, b"caf\xe9 [redacted]\nusing token [redacted:github-token]\n");
 }
 

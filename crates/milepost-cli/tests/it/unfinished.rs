@@ -68,7 +68,7 @@ async fn an_import_that_was_killed_is_named_kept_hidden_and_written_to_by_nobody
         ] {
             let ran = place.run(args);
             assert_eq!(ran.code, 1, "round {round}, {args:?}: {ran:?}");
-            assert!(ran.err.contains("not finished") && ran.err.contains("run the import again"), "{args:?}: {ran:?}");
+            assert!(ran.err.contains("not finished") && ran.err.contains("import the same again"), "{args:?}: {ran:?}");
         }
         assert_eq!(place.json(&["sessions", "list"])["sessions"].as_array().unwrap().len(), 1, "it is hidden");
         // What is rebuilt from the log stays what it was.

@@ -10,27 +10,23 @@ use crate::point::too_large;
 
 /// A document, and a note when something in it is not as it was written.
 pub(super) fn read(content: &[u8]) -> Result<(Value, Option<String>), serde_json::Error> {
-    let (value, exact) = match serde_json::from_slice::<Value>(content) {
+    let exact = || std::str::from_utf8(content).map_or(Cow::Borrowed(""), quoted);
+    let note =
+        || format!("whole numbers beyond {} to {} are kept as texts, since they would be rounded", i64::MIN, u64::MAX);
+    match serde_json::from_slice::<Value>(content) {
         // What is parsed is UTF-8.
-        Ok(value) => (value, std::str::from_utf8(content).map_or(Cow::Borrowed(""), quoted)),
+        Ok(value) => match exact() {
+            Cow::Borrowed(_) => Ok((value, None)),
+            Cow::Owned(exact) => Ok((serde_json::from_str(&exact)?, Some(note()))),
+        },
         Err(error) if error.to_string().starts_with("recursion limit exceeded") => {
-            let exact = std::str::from_utf8(content).map_or(Cow::Borrowed(""), quoted);
+            let exact = exact();
             let mut deep = Deep { text: &exact, at: 0 };
             let value = deep.value(0).filter(|_| deep.rest().is_empty()).ok_or(error)?;
-            return Ok((value, note(&exact)));
+            Ok((value, matches!(exact, Cow::Owned(_)).then(note)))
         }
-        Err(error) => return Err(error),
-    };
-    match note(&exact) {
-        None => Ok((value, None)),
-        note => Ok((serde_json::from_str(&exact)?, note)),
+        Err(error) => Err(error),
     }
-}
-
-fn note(exact: &Cow<'_, str>) -> Option<String> {
-    matches!(exact, Cow::Owned(_)).then(|| {
-        format!("whole numbers beyond {} to {} are kept as texts, since they would be rounded", i64::MIN, u64::MAX)
-    })
 }
 
 /// JSON with quotes around the whole numbers that would be rounded.
