@@ -13,7 +13,7 @@ use crate::delta;
 use crate::msgpack::{self, from_message};
 use crate::record::{Form, METADATA, Record, Runs, SKELETON, Writes, clusters};
 use crate::thread::{AGENT, BUILDING, Items, Known, Saver, ThreadKey, View, mark_id};
-use crate::write::{FIELD, GONE_TRIES, WRITES, channel_of};
+use crate::write::{FIELD, GONE_TRIES, Spot, WRITES, channel_of};
 
 /// A write that waits for the next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +68,8 @@ pub struct Found {
     pub key: ThreadKey,
     /// Its id.
     pub id: String,
+    /// Where it lies.
+    pub spot: Spot,
     /// The checkpoint that it comes after.
     pub parent: Option<String>,
     /// The checkpoint without its values.
@@ -352,6 +354,7 @@ impl Saver {
         Ok(Found {
             key: key.clone(),
             id: marked.record.id.clone(),
+            spot: Spot { session: view.session, mark: marked.at },
             parent: marked.record.parent.clone(),
             skeleton: (word, skeleton.bytes.to_vec()),
             metadata: metadata.bytes.to_vec(),
