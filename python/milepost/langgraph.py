@@ -137,18 +137,18 @@ class MilepostSaver(BaseCheckpointSaver[str]):
     def _tuple(self, config: RunnableConfig, found: Any) -> CheckpointTuple | None:
         if found is None:
             return None
-        thread, namespace, id, _, skeleton, _, values, _ = found
+        thread, namespace, id, _, skeleton, _, values, _, lies = found
         loads = self.serde.loads_typed
         checkpoint = cast(Checkpoint, loads(skeleton))
         known = {channel: value if word is None else loads((word, value)) for channel, word, value in values}
         _give(checkpoint, known)
-        self._inner.given(thread, namespace, id, checkpoint)
+        self._inner.given(thread, namespace, id, lies, values, checkpoint)
         return self._complete(found, checkpoint, config if get_checkpoint_id(config) else None)
 
     def _complete(
         self, found: Any, checkpoint: Checkpoint, config: RunnableConfig | None = None
     ) -> CheckpointTuple:
-        thread, namespace, id, parent, _, metadata, _, writes = found
+        thread, namespace, id, parent, _, metadata, _, writes, _ = found
         loads = self.serde.loads_typed
         return CheckpointTuple(
             config=config or _config(thread, namespace, id),
@@ -204,7 +204,9 @@ class MilepostSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """Keeps a checkpoint; returns when it is durable."""
         thread, namespace = _place(config)
-        self._put(None, config, thread, namespace, checkpoint, metadata)
+        if not self._put(None, config, thread, namespace, checkpoint, metadata, self.strict):
+            # Someone changed the parent since it was seen: nothing of it can be referred to.
+            self._put(None, config, thread, namespace, checkpoint, metadata, True)
         return _config(thread, namespace, checkpoint["id"])
 
     async def aput(
@@ -216,7 +218,9 @@ class MilepostSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """The same with an event loop."""
         thread, namespace = _place(config)
-        await self._put(asyncio.get_running_loop(), config, thread, namespace, checkpoint, metadata)
+        loop = asyncio.get_running_loop()
+        if not await self._put(loop, config, thread, namespace, checkpoint, metadata, self.strict):
+            await self._put(loop, config, thread, namespace, checkpoint, metadata, True)
         return _config(thread, namespace, checkpoint["id"])
 
     def _put(
@@ -227,6 +231,7 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         namespace: str,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
+        strict: bool,
     ) -> Any:
         skeleton: dict[str, Any] = {**checkpoint}
         values = skeleton.pop("channel_values")
@@ -241,7 +246,7 @@ class MilepostSaver(BaseCheckpointSaver[str]):
             _to_json(get_checkpoint_metadata(config, metadata)).encode("utf-8", "ignore"),
             values,
             checkpoint.get("channel_versions") or {},
-            self.strict,
+            strict,
         )
 
     def put_writes(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use milepost_langgraph::{
-    Found, FoundValue, Import, Listing, NewCheckpoint, NewValue, NewWrite, NewWrites, Part, ThreadKey, arrays,
+    Found, FoundValue, Import, Listing, NewCheckpoint, NewValue, NewWrite, NewWrites, Part, Spot, ThreadKey, arrays,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -22,6 +22,8 @@ const REMEMBERED: usize = 128;
 /// The values that a checkpoint had when it was last seen, to tell what changed since.
 struct Seen {
     checkpoint: String,
+    /// Where it lies; none until it does.
+    spot: Option<Spot>,
     versions: Py<PyDict>,
     names: Vec<String>,
     lists: HashMap<String, Snapshots>,
@@ -105,6 +107,12 @@ fn remember(seen: &All, key: (String, String), new: Seen) {
     drop((forgotten, replaced));
 }
 
+/// Forgets what was seen of any thread: it may be gone, or have become something else.
+fn forget(seen: &All) {
+    let forgotten = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(forgotten);
+}
+
 /// Keeps what was written for the checkpoint after the one that was seen last.
 fn note(seen: &All, key: &(String, String), checkpoint: &str, written: Written) {
     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,6 +123,10 @@ fn note(seen: &All, key: &(String, String), checkpoint: &str, written: Written) 
     drop(seen);
     drop(left);
 }
+
+/// Where a checkpoint lies, for whoever gives it back.
+#[pyclass(frozen)]
+struct Lies(Spot);
 
 /// What the serializer makes of an object: its word and the bytes.
 fn dumps(dumps: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<(String, Vec<u8>)> {
@@ -177,6 +189,10 @@ fn compare(
         parts.push(Part::Kept { from: kept - back, to: kept });
         (middle..rest.len()).for_each(|at| items.push_again(py, &rest, at));
     }
+    if parts.is_empty() {
+        // Only the serializer knows how it writes a list without items.
+        return Ok(None);
+    }
     if !new.is_empty() {
         let (word, bytes) = dumps(serializer, &new)?;
         let Some(cut) = arrays::items(&bytes).filter(|cut| word == "msgpack" && cut.len() == new.len()) else {
@@ -205,8 +221,13 @@ fn pairs<'py>(py: Python<'py>, found: &Found) -> PyResult<Bound<'py, PyList>> {
     Ok(writes)
 }
 
-/// `(thread, namespace, id, parent, (word, skeleton), metadata, values, writes)`.
-fn tuple<'py>(py: Python<'py>, found: &Found, values: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+/// `(thread, namespace, id, parent, (word, skeleton), metadata, values, writes)`, and where it lies.
+fn tuple<'py>(
+    py: Python<'py>,
+    found: &Found,
+    values: Bound<'py, PyAny>,
+    lies: Option<Lies>,
+) -> PyResult<Bound<'py, PyAny>> {
     let skeleton = (&found.skeleton.0, PyBytes::new(py, &found.skeleton.1));
     let parts = (
         &found.key.thread,
@@ -217,6 +238,7 @@ fn tuple<'py>(py: Python<'py>, found: &Found, values: Bound<'py, PyAny>) -> PyRe
         PyBytes::new(py, &found.metadata),
         values,
         pairs(py, found)?,
+        lies,
     );
     Ok(parts.into_pyobject(py)?.into_any())
 }
@@ -228,7 +250,7 @@ impl LangGraph {
         Self { place: Arc::clone(&engine.get().place), seen: All::default(), forms: Arc::default() }
     }
 
-    /// Keeps a checkpoint.
+    /// Keeps a checkpoint, and tells whether it did: not when its parent is no longer what was seen. Then `strict` is needed.
     #[expect(clippy::too_many_arguments, reason = "each is one of the caller's own")]
     fn put<'py>(
         &self,
@@ -252,6 +274,7 @@ impl LangGraph {
         let versions = versions.copy()?;
         let mut next = Seen {
             checkpoint: id.clone(),
+            spot: None,
             versions: versions.clone().unbind(),
             names: Vec::new(),
             lists: HashMap::new(),
@@ -294,13 +317,16 @@ impl LangGraph {
         let skeleton = dumps(&serializer, &skeleton)?;
         let metadata = metadata.as_bytes().to_vec();
         let key = ThreadKey::new(thread, namespace);
-        let new = NewCheckpoint { id, parent, skeleton, metadata, values: new_values };
+        let compared = seen.and_then(|seen| seen.spot);
+        let new = NewCheckpoint { id, parent, compared, skeleton, metadata, values: new_values };
         let place = Arc::clone(&self.place);
         let seen = Arc::clone(&self.seen);
         let work = async move { Ok(place.saver().await?.put(&key, &new).await?) };
-        run(py, event_loop.as_ref(), work, move |py, ()| {
-            remember(&seen, name, next);
-            Ok(py.None())
+        run(py, event_loop.as_ref(), work, move |py, spot| {
+            if spot.is_some() {
+                remember(&seen, name, Seen { spot, ..next });
+            }
+            Ok(spot.is_some().into_pyobject(py)?.to_owned().into_any().unbind())
         })
     }
 
@@ -356,7 +382,7 @@ impl LangGraph {
             let mut known = take(&seen, &name);
             let values = PyList::empty(py);
             for (channel, value) in std::mem::take(&mut found.values) {
-                let known = known.as_mut().filter(|known| known.checkpoint == found.id);
+                let known = known.as_mut().filter(|known| known.spot == Some(found.spot));
                 match value {
                     FoundValue::Typed(word, bytes) => values.append((channel, word, PyBytes::new(py, &bytes)))?,
                     FoundValue::List(items) => {
@@ -371,25 +397,43 @@ impl LangGraph {
             if let Some(known) = known {
                 remember(&seen, name, known);
             }
-            Ok(tuple(py, &found, values.into_any())?.unbind())
+            Ok(tuple(py, &found, values.into_any(), Some(Lies(found.spot)))?.unbind())
         })
     }
 
-    /// Takes note of what was given out, to recognise it when it comes back.
-    fn given(&self, thread: String, namespace: String, id: String, checkpoint: &Bound<'_, PyDict>) -> PyResult<()> {
+    /// Takes note of what was given out, to recognise it when it comes back: the values as they were found, and the checkpoint
+    /// that was made with them. What lies within the checkpoint itself is no value that another can refer to.
+    fn given(
+        &self,
+        thread: String,
+        namespace: String,
+        id: String,
+        lies: &Bound<'_, Lies>,
+        found: &Bound<'_, PyList>,
+        checkpoint: &Bound<'_, PyDict>,
+    ) -> PyResult<()> {
         let (Some(values), Some(versions)) =
             (checkpoint.get_item("channel_values")?, checkpoint.get_item("channel_versions")?)
         else {
             return Ok(());
         };
+        let (values, spot) = (values.cast::<PyDict>()?, Some(lies.get().0));
         let versions = versions.cast::<PyDict>()?.copy()?.unbind();
         let name = (thread, namespace);
-        let mut before = take(&self.seen, &name).filter(|before| before.checkpoint == id);
-        let mut seen =
-            Seen { checkpoint: id, versions, names: Vec::new(), lists: HashMap::new(), written: Written::default() };
-        for (channel, value) in values.cast::<PyDict>()?.iter() {
-            let channel: String = channel.extract()?;
-            if let Ok(list) = value.cast_exact::<PyList>() {
+        let mut before = take(&self.seen, &name).filter(|before| before.spot == spot);
+        let mut seen = Seen {
+            checkpoint: id,
+            spot,
+            versions,
+            names: Vec::new(),
+            lists: HashMap::new(),
+            written: Written::default(),
+        };
+        for found in found.iter() {
+            let (channel, word, _): (String, Option<String>, Bound<'_, PyAny>) = found.extract()?;
+            let Some(value) = values.get_item(&channel)? else { continue };
+            // The items of what was written otherwise cannot be referred to.
+            if let (Ok(list), None | Some("msgpack")) = (value.cast_exact::<PyList>(), word.as_deref()) {
                 // Copies that were made of what was seen have been looked at.
                 let known = before.as_mut().and_then(|before| before.lists.remove(&channel));
                 let known = known.filter(|known| known.are_of(list));
@@ -449,7 +493,7 @@ impl LangGraph {
                         }
                     }
                 }
-                out.append(tuple(py, found, values.into_any())?)?;
+                out.append(tuple(py, found, values.into_any(), None)?)?;
             }
             Ok(out.into_any().unbind())
         })
@@ -521,6 +565,7 @@ impl LangGraph {
         thread: String,
     ) -> PyResult<Bound<'py, PyAny>> {
         let place = Arc::clone(&self.place);
+        forget(&self.seen);
         let work = async move { Ok(place.saver().await?.delete_thread(&thread).await?) };
         run(py, event_loop.as_ref(), work, |py, ()| Ok(py.None()))
     }
@@ -532,6 +577,7 @@ impl LangGraph {
         runs: Vec<String>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let place = Arc::clone(&self.place);
+        forget(&self.seen);
         let work = async move { Ok(place.saver().await?.delete_for_runs(&runs).await?) };
         run(py, event_loop.as_ref(), work, |py, ()| Ok(py.None()))
     }
@@ -543,6 +589,7 @@ impl LangGraph {
         thread: String,
     ) -> PyResult<Bound<'py, PyAny>> {
         let place = Arc::clone(&self.place);
+        forget(&self.seen);
         let work = async move { Ok(place.saver().await?.keep_latest(&thread).await?) };
         run(py, event_loop.as_ref(), work, |py, ()| Ok(py.None()))
     }
@@ -555,6 +602,7 @@ impl LangGraph {
         to: String,
     ) -> PyResult<Bound<'py, PyAny>> {
         let place = Arc::clone(&self.place);
+        forget(&self.seen);
         let work = async move { Ok(place.saver().await?.copy_thread(&from, &to).await?) };
         run(py, event_loop.as_ref(), work, |py, ()| Ok(py.None()))
     }

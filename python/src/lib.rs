@@ -24,6 +24,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The inner part of the package `milepost`.
 #[pyo3::pymodule]
 mod _milepost {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::engine::Engine;
     #[pymodule_export]
@@ -34,4 +36,10 @@ mod _milepost {
     use super::process::{after_fork_in_child, after_fork_in_parent, before_exit, before_fork};
     #[pymodule_export]
     use super::session::Held;
+
+    /// What is told to Python goes to the interpreter that the process began with, and that one's end is waited for.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::process::check_interpreter(module.py())
+    }
 }

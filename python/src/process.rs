@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 
@@ -122,6 +124,17 @@ pub(crate) fn before_exit(py: Python<'_>) {
         IS_EXIT_NEAR.store(true, Ordering::SeqCst);
         drop(TOLD.wait_while(telling, |telling| *telling > 0));
     });
+}
+
+/// Refuses every interpreter of a process but the one that it began with.
+#[expect(unsafe_code, reason = "no safe call tells which interpreter this is")]
+pub(crate) fn check_interpreter(_py: Python<'_>) -> PyResult<()> {
+    // SAFETY: the caller has the interpreter, so that there is one.
+    let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
+    match number {
+        0 => Ok(()),
+        _ => Err(PyImportError::new_err("milepost works in the main interpreter of a process only: import it there")),
+    }
 }
 
 /// Remembers what must be closed before a fork.

@@ -6,13 +6,15 @@
 //! every checkpoint. What cannot be looked into has no snapshot, and counts as changed.
 #![expect(unsafe_code, reason = "pointers are compared where they lie: counting references costs more than comparing")]
 
+use std::collections::HashMap;
 use std::ptr;
 use std::slice::Iter;
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 /// Larger and deeper objects have no snapshot.
 const MAX_PARTS: usize = 8192;
@@ -61,8 +63,8 @@ impl Snapshots {
         if taken.add(object, 0).is_none() {
             self.parts.truncate(start);
             self.kinds.truncate(start);
-            self.parts.push(object.clone().unbind());
-            self.kinds.push(CLOSED);
+            self.starts.pop();
+            self.push_closed(object);
         }
     }
 
@@ -116,6 +118,32 @@ impl Snapshots {
             unsafe { walk.is_same(ffi::PyList_GetItem(list.as_ptr(), at.cast_signed())) }
         };
         (0..self.len().min(list.len())).take_while(is_same).count()
+    }
+
+    /// Whether an object is an item and not known to have changed: one that cannot be looked into may have.
+    pub fn may_be(&self, at: usize, object: &Bound<'_, PyAny>) -> bool {
+        self.is_closed(at) || self.is_still(at, object)
+    }
+
+    fn is_closed(&self, at: usize) -> bool {
+        self.kinds.get(self.range(at).start).is_none_or(|kind| *kind == CLOSED)
+    }
+
+    /// The same of all objects of a list.
+    pub fn may_be_all(&self, list: &Bound<'_, PyList>) -> bool {
+        let front = self.front(list);
+        let is_same = |at: usize| {
+            let object = list.get_item(at);
+            object.is_ok_and(|object| self.root(at) == object.as_ptr() && self.may_be(at, &object))
+        };
+        list.len() == self.len() && (front..self.len()).all(is_same)
+    }
+
+    /// Adds an item that is not looked into.
+    pub fn push_closed(&mut self, object: &Bound<'_, PyAny>) {
+        self.starts.push(self.parts.len());
+        self.parts.push(object.clone().unbind());
+        self.kinds.push(CLOSED);
     }
 
     /// Whether these are the objects of a list, whatever became of them.
@@ -199,23 +227,115 @@ impl Taken<'_> {
     /// An object with fields, or a value that never changes.
     fn other(&mut self, object: &Bound<'_, PyAny>, depth: usize) -> Option<()> {
         let py = object.py();
-        // What is a list or a dictionary besides has contents that are not among its fields.
-        if object.is_instance_of::<PyDict>() || object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>()
-        {
-            return None;
+        let class = class_of(&object.get_type());
+        match class {
+            Class::Leaf => return self.push(object, LEAF, 0),
+            Class::Enum => {
+                let value = object.getattr(intern!(py, "value")).ok()?;
+                return if is_leaf(&value) { self.push(object, LEAF, 0) } else { None };
+            }
+            Class::Closed => return None,
+            Class::Plain | Class::Model => {}
         }
-        let Ok(fields) = object.getattr(intern!(py, "__dict__")) else {
-            // Whatever can be changed and has no fields has no hash either.
-            object.hash().ok()?;
-            return self.push(object, LEAF, 0);
-        };
-        let fields = fields.cast_into_exact::<PyDict>().ok()?;
-        let extra = object.getattr(intern!(py, "__pydantic_extra__")).ok();
-        let extra = extra.and_then(|extra| extra.cast_into_exact::<PyDict>().ok());
+        let fields = object.getattr(intern!(py, "__dict__")).ok()?.cast_into_exact::<PyDict>().ok()?;
+        let mut extra = None;
+        if matches!(class, Class::Model) {
+            // What is private may still be told by a field that is computed.
+            if !object.getattr(intern!(py, "__pydantic_private__")).ok()?.is_none() {
+                return None;
+            }
+            extra = object.getattr(intern!(py, "__pydantic_extra__")).ok()?.cast_into_exact::<PyDict>().ok();
+        }
         self.push(object, FIELDS, usize::from(extra.is_some()))?;
         self.add(&fields, depth + 1)?;
         extra.map_or(Some(()), |extra| self.add(&extra, depth + 1))
     }
+}
+
+/// What the objects of a class are.
+#[derive(Clone, Copy)]
+enum Class {
+    /// They never change.
+    Leaf,
+    /// They are what their value is.
+    Enum,
+    /// All that they have is in their dictionary.
+    Plain,
+    /// The same, of pydantic's models, which have slots besides.
+    Model,
+    /// They may have what cannot be seen.
+    Closed,
+}
+
+/// So many classes are remembered.
+const MAX_CLASSES: usize = 256;
+
+fn class_of(class: &Bound<'_, PyType>) -> Class {
+    // The class is held: no other can be where it is.
+    static KNOWN: Mutex<Option<HashMap<usize, (Py<PyType>, Class)>>> = Mutex::new(None);
+    let place = class.as_ptr() as usize;
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, class)) = known().get_or_insert_default().get(&place) {
+        return *class;
+    }
+    let found = look_at(class).unwrap_or(Class::Closed);
+    let (mut all, mut forgotten) = (known(), None);
+    if all.as_ref().is_some_and(|all| all.len() >= MAX_CLASSES) {
+        forgotten = all.take();
+    }
+    all.get_or_insert_default().insert(place, (class.clone().unbind(), found));
+    drop(all);
+    // Not while the lock is held: it may run code of Python's.
+    drop(forgotten);
+    found
+}
+
+/// Types whose objects never change, by their modules.
+const LEAVES: [(&str, &[&str]); 8] = [
+    ("builtins", &["complex", "range"]),
+    ("datetime", &["datetime", "date", "time", "timedelta", "timezone"]),
+    ("uuid", &["UUID"]),
+    ("decimal", &["Decimal"]),
+    ("fractions", &["Fraction"]),
+    ("pathlib", &["PurePosixPath", "PureWindowsPath", "PosixPath", "WindowsPath"]),
+    ("ipaddress", &["IPv4Address", "IPv6Address", "IPv4Network", "IPv6Network", "IPv4Interface", "IPv6Interface"]),
+    ("zoneinfo", &["ZoneInfo"]),
+];
+
+fn look_at(class: &Bound<'_, PyType>) -> PyResult<Class> {
+    let py = class.py();
+    let (module, name) = (class.module()?, class.qualname()?);
+    let (module, name) = (module.to_str()?, name.to_str()?);
+    // In the newest versions, a module of its own is behind the public one.
+    let is_named = |(place, names): &(&str, &[&str])| {
+        let is_place = module == *place || module.strip_prefix(*place).is_some_and(|rest| rest.starts_with('.'));
+        is_place && names.contains(&name)
+    };
+    // Anybody's class can have that name: it must be the one that the module gives.
+    if let Some((place, _)) = LEAVES.iter().find(|leaves| is_named(leaves)) {
+        return Ok(if py.import(*place)?.getattr(name)?.is(class) { Class::Leaf } else { Class::Closed });
+    }
+    if class.is_subclass(&py.import("enum")?.getattr("Enum")?)? {
+        return Ok(Class::Enum);
+    }
+    // Whatever an object has beyond its head lies in so many bytes: the places of its dictionary and of weak references,
+    // where they are not before it, and slots.
+    let number = |name: &str| class.getattr(name)?.extract::<isize>();
+    let word = isize::try_from(size_of::<usize>())?;
+    let bare = py.import("builtins")?.getattr("object")?.getattr("__basicsize__")?.extract::<isize>()?;
+    let offsets = [number("__dictoffset__")?, number("__weakrefoffset__")?];
+    let places = offsets.iter().filter(|offset| **offset > 0).count();
+    let slots = number("__basicsize__")? - bare - isize::try_from(places)? * word;
+    if number("__itemsize__")? != 0 || offsets[0] == 0 {
+        return Ok(Class::Closed);
+    }
+    // What a model has besides: which fields were given, those beyond its class's, and private ones.
+    let is_model = class.hasattr("__pydantic_fields_set__")? && class.hasattr("__pydantic_private__")?;
+    Ok(match slots {
+        0 => Class::Plain,
+        _ if is_model && slots == 3 * word => Class::Model,
+        _ => Class::Closed,
+    })
 }
 
 /// Whether an object never changes and has no parts.

@@ -61,7 +61,7 @@ impl Saver {
             if !gone.is_empty() {
                 let mut slot = self.slot(&key).await;
                 *slot = None;
-                Box::pin(self.rebuild(&key, session, &gone)).await?;
+                Box::pin(self.rebuild(&key, session, &gone, None)).await?;
             }
         }
         Ok(())
@@ -86,7 +86,7 @@ impl Saver {
             let ids = all.iter().map(|marked| marked.record.id.clone());
             let gone: BTreeSet<String> = ids.filter(|id| !kept.contains(id)).collect();
             if !gone.is_empty() {
-                Box::pin(self.rebuild(&key, session, &gone)).await?;
+                Box::pin(self.rebuild(&key, session, &gone, None)).await?;
             }
         }
         Ok(())
@@ -118,6 +118,9 @@ impl Saver {
 
     /// Copies every checkpoint and write of a thread to another.
     pub async fn copy_thread(&self, from: &str, to: &str) -> Result<()> {
+        if from == to {
+            return Ok(());
+        }
         for (key, session) in self.sessions(Some(from), None).await? {
             let target = ThreadKey::new(to, key.namespace.clone());
             let source = self.load(session).await?;
@@ -139,11 +142,18 @@ impl Saver {
         self.found_for_copy(key, view, marked, values).await
     }
 
-    /// Puts a session without some of the checkpoints in the place of a thread's. The caller has the thread's place.
+    /// Puts a session without some of the checkpoints, or with another in the place of one, in the place of a thread's. The
+    /// caller has the thread's place.
     ///
     /// Others may write meanwhile: what they add before the old session is flagged makes this begin anew, and what they add to it
     /// after that, because they do not know yet, is brought over before it goes.
-    pub(crate) async fn rebuild(&self, key: &ThreadKey, session: SessionId, gone: &BTreeSet<String>) -> Result<()> {
+    pub(crate) async fn rebuild(
+        &self,
+        key: &ThreadKey,
+        session: SessionId,
+        gone: &BTreeSet<String>,
+        instead: Option<&NewCheckpoint>,
+    ) -> Result<()> {
         self.sweep(&key.thread).await?;
         for _ in 0..TRIES {
             let Some(record) = self.store.record(THREAD_RECORD, &key.name()).await? else { return Ok(()) };
@@ -151,7 +161,7 @@ impl Saver {
             let mut marks = self.all_marks(session).await?;
             marks.retain(|marked| !gone.contains(&marked.record.id));
             marks.sort_by(|a, b| a.record.id.cmp(&b.record.id));
-            let new = if marks.is_empty() { None } else { Some(self.build(key, &source, marks).await?) };
+            let new = if marks.is_empty() { None } else { Some(self.build(key, &source, marks, instead).await?) };
             match self.replace(key, &source, record.version, new.as_ref()).await {
                 Ok(()) => {}
                 Err(error) => {
@@ -187,7 +197,13 @@ impl Saver {
     }
 
     /// A session with these checkpoints, still hidden and held by whoever made it.
-    async fn build(&self, key: &ThreadKey, source: &View, marks: Vec<Marked>) -> Result<SessionWriter> {
+    async fn build(
+        &self,
+        key: &ThreadKey,
+        source: &View,
+        marks: Vec<Marked>,
+        instead: Option<&NewCheckpoint>,
+    ) -> Result<SessionWriter> {
         let patch = patch_of(&source.writer.session().await, key).with(BUILDING, Value::Bool(true));
         let writer = self.store.create(NewSession { id: None, patch }, &Claim::new(HOLDER)).await?;
         let id = writer.id();
@@ -199,7 +215,10 @@ impl Saver {
         let outcome = async {
             for marked in marks {
                 let found = self.materialise(key, source, &marked).await?;
-                building.put(&hidden, &checkpoint_of(&found)).await?;
+                match instead.filter(|new| new.id == found.id) {
+                    Some(new) => building.put(&hidden, new).await?,
+                    None => building.put(&hidden, &checkpoint_of(&found)).await?,
+                };
                 for writes in writes_of(&found, &[]) {
                     building.put_writes(&hidden, &writes).await?;
                 }
@@ -299,6 +318,7 @@ fn checkpoint_of(found: &Found) -> NewCheckpoint {
     NewCheckpoint {
         id: found.id.clone(),
         parent: found.parent.clone(),
+        compared: None,
         skeleton: found.skeleton.clone(),
         metadata: found.metadata.clone(),
         values: found.values.iter().map(|(name, kept)| (name.clone(), value(kept))).collect(),
@@ -361,6 +381,7 @@ mod tests {
             let new = NewCheckpoint {
                 id: id.to_owned(),
                 parent: parent.map(str::to_owned),
+                compared: None,
                 skeleton: ("msgpack".to_owned(), b"\x80".to_vec()),
                 metadata: b"{}".to_vec(),
                 values: vec![("a".to_owned(), NewValue::Typed("msgpack".to_owned(), id.as_bytes().to_vec()))],
@@ -395,8 +416,8 @@ mod tests {
         let source = scene.saver.load(session).await.unwrap();
         let marks = scene.saver.all_marks(session).await.unwrap();
         // Whoever makes it may still be at work: it is left alone, but not shown.
-        drop(scene.saver.build(&scene.key, &source, marks).await.unwrap());
-        Box::pin(scene.saver.rebuild(&scene.key, session, &only("1"))).await.unwrap();
+        drop(scene.saver.build(&scene.key, &source, marks, None).await.unwrap());
+        Box::pin(scene.saver.rebuild(&scene.key, session, &only("1"), None)).await.unwrap();
         assert_eq!(scene.sessions().await, 2);
         assert_eq!(scene.saver.sessions(Some("t"), None).await.unwrap().len(), 1);
         scene.clock.advance_ms(60_000);
@@ -416,7 +437,7 @@ mod tests {
         let source = scene.saver.load(session).await.unwrap();
         let mut marks = scene.saver.all_marks(session).await.unwrap();
         marks.retain(|marked| marked.record.id == "2");
-        let new = scene.saver.build(&scene.key, &source, marks).await.unwrap();
+        let new = scene.saver.build(&scene.key, &source, marks, None).await.unwrap();
         // Another process wrote since the thread was read: it must be read again.
         let other = Saver::new(scene.saver.store.clone());
         scene.write(&other, "2", "early").await;
@@ -426,7 +447,7 @@ mod tests {
         let source = scene.saver.load(session).await.unwrap();
         let mut marks = scene.saver.all_marks(session).await.unwrap();
         marks.retain(|marked| marked.record.id == "2");
-        let new = scene.saver.build(&scene.key, &source, marks).await.unwrap();
+        let new = scene.saver.build(&scene.key, &source, marks, None).await.unwrap();
         scene.saver.replace(&scene.key, &source, record.version, Some(&new)).await.unwrap();
         // One that knows the old session, and does not know yet that it is left.
         let late = Saver::new(scene.saver.store.clone());

@@ -25,7 +25,7 @@ mod write;
 pub use import::{Import, Imported};
 pub use read::{Found, FoundValue, FoundWrite, History, Listing};
 pub use thread::{Saver, ThreadKey};
-pub use write::{NewCheckpoint, NewValue, NewWrite, NewWrites, Part};
+pub use write::{NewCheckpoint, NewValue, NewWrite, NewWrites, Part, Spot};
 
 /// An array's items, and an array of items: for whoever compares lists item by item.
 pub mod arrays {

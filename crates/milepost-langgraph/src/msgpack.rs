@@ -400,12 +400,13 @@ pub(crate) fn plain(item: &[u8]) -> Option<Plain<'_>> {
     (reader.at == inner.len()).then_some(found)
 }
 
-/// Whether a message has an id of its own: then a graph keeps it as it is.
-pub(crate) fn is_named(item: &[u8]) -> bool {
-    let Some(Seen::Ext(kind, inner)) = (Reader { bytes: item, at: 0 }).next() else { return false };
+/// Whether a message has an id of its own: then a graph keeps it as it is, and else gives it one. None when it is of no class
+/// that has ids.
+pub(crate) fn is_named(item: &[u8]) -> Option<bool> {
+    let Some(Seen::Ext(kind, inner)) = (Reader { bytes: item, at: 0 }).next() else { return None };
     if !PYDANTIC.contains(&kind) {
-        return false;
+        return None;
     }
     let fields = (Reader { bytes: inner, at: 0 }).json(0);
-    fields.is_some_and(|parts| parts.get(2).and_then(|fields| fields.get("id")).is_some_and(Value::is_string))
+    Some(fields.is_some_and(|parts| parts.get(2).and_then(|fields| fields.get("id")).is_some_and(Value::is_string)))
 }

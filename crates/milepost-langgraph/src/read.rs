@@ -13,7 +13,7 @@ use crate::delta;
 use crate::msgpack::{self, from_message};
 use crate::record::{Form, METADATA, Record, Runs, SKELETON, Writes, clusters};
 use crate::thread::{AGENT, BUILDING, Items, Known, Saver, ThreadKey, View, mark_id};
-use crate::write::{FIELD, GONE_TRIES, WRITES, channel_of};
+use crate::write::{FIELD, GONE_TRIES, Spot, WRITES, channel_of};
 
 /// A write that waits for the next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +68,8 @@ pub struct Found {
     pub key: ThreadKey,
     /// Its id.
     pub id: String,
+    /// Where it lies.
+    pub spot: Spot,
     /// The checkpoint that it comes after.
     pub parent: Option<String>,
     /// The checkpoint without its values.
@@ -352,6 +354,7 @@ impl Saver {
         Ok(Found {
             key: key.clone(),
             id: marked.record.id.clone(),
+            spot: Spot { session: view.session, mark: marked.at },
             parent: marked.record.parent.clone(),
             skeleton: (word, skeleton.bytes.to_vec()),
             metadata: metadata.bytes.to_vec(),
@@ -373,13 +376,19 @@ impl Saver {
 
     /// What was written for the step after a checkpoint: what follows it, and what came early or late.
     async fn writes(&self, view: &View, marked: &Marked) -> Result<Vec<(Position, Writes)>> {
-        let mut entries = self.store.entries_after(marked.at, Kinds::only(EntryKind::Event)).await?;
+        let after = self.store.entries_after(marked.at, Kinds::only(EntryKind::Event)).await?;
         let strays = view.strays.get(&marked.record.id).into_iter().flatten();
         let strays = strays.map(|(timeline, seq)| Position { timeline: *timeline, seq: Seq(*seq) });
         let early = marked.record.early.iter().map(|seq| Position { timeline: marked.at.timeline, seq: Seq(*seq) });
-        let seen: BTreeSet<Position> = entries.iter().map(|entry| entry.at).collect();
+        let seen: BTreeSet<Position> = after.iter().map(|entry| entry.at).collect();
+        let mut entries = Vec::new();
         for at in early.chain(strays).filter(|at| !seen.contains(at)) {
             entries.extend(self.store.entries_at(at, at.seq, Kinds::only(EntryKind::Event)).await?);
+        }
+        let is_apart = !entries.is_empty();
+        entries.extend(after);
+        if is_apart {
+            self.sort_by_age(view.session, &mut entries).await?;
         }
         let mut all = Vec::new();
         for entry in &entries {
@@ -392,6 +401,17 @@ impl Saver {
             }
         }
         Ok(all)
+    }
+
+    /// Puts entries of a session into the order in which they were made: a timeline that another follows gets no more.
+    async fn sort_by_age(&self, session: SessionId, entries: &mut [Entry]) -> Result<()> {
+        let first = entries.first().map(|entry| entry.at.timeline);
+        let mut lines = Vec::new();
+        if entries.iter().any(|entry| Some(entry.at.timeline) != first) {
+            lines = self.store.backend().timelines(self.store.workspace(), session).await?;
+        }
+        entries.sort_by_key(|entry| (lines.iter().position(|line| line.id == entry.at.timeline), entry.at.seq));
+        Ok(())
     }
 
     /// Writes with their values, in the order in which they are applied.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use milepost_model::{Channel, Event, Message, Position, Seq, State, Trigger};
+use milepost_model::{Channel, Event, Message, Position, Seq, SessionId, State, Trigger};
 use milepost_store::{Append, Error, NewMark, Receipt, Result};
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::xxh3_128;
@@ -48,6 +48,13 @@ pub enum NewValue {
     List(Vec<Part>),
 }
 
+/// Where a checkpoint lies. Whatever takes its place under the same id lies elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spot {
+    pub(crate) session: SessionId,
+    pub(crate) mark: Position,
+}
+
 /// A checkpoint to keep.
 #[derive(Debug, Clone)]
 pub struct NewCheckpoint {
@@ -55,12 +62,25 @@ pub struct NewCheckpoint {
     pub id: String,
     /// The checkpoint that it comes after.
     pub parent: Option<String>,
+    /// Where the parent was that its values were compared with; none when they are whole.
+    pub compared: Option<Spot>,
     /// The checkpoint without its values.
     pub skeleton: (String, Vec<u8>),
     /// Its metadata, as JSON.
     pub metadata: Vec<u8>,
     /// Its values.
     pub values: Vec<(String, NewValue)>,
+}
+
+impl NewCheckpoint {
+    /// Whether anything in it is only said to be as in the parent.
+    fn is_whole(&self) -> bool {
+        self.values.iter().all(|(_, value)| match value {
+            NewValue::Same => false,
+            NewValue::Typed(..) => true,
+            NewValue::List(parts) => parts.iter().all(|part| matches!(part, Part::New(_))),
+        })
+    }
 }
 
 /// A write of a task.
@@ -105,7 +125,9 @@ struct Base {
     values: HashMap<String, Known>,
     counts: BTreeMap<Channel, u64>,
     items: Items,
-    /// Where the parent's mark is, when the head is not at it.
+    /// Where the parent's mark is, if it has one.
+    mark: Option<Position>,
+    /// The same, when the head is not at it.
     fork: Option<Position>,
     at: Option<Position>,
     greatest: String,
@@ -132,38 +154,44 @@ struct Making {
 }
 
 impl Saver {
-    /// Keeps a checkpoint; returns when it is durable.
-    pub async fn put(&self, key: &ThreadKey, new: &NewCheckpoint) -> Result<()> {
+    /// Keeps a checkpoint; returns when it is durable, with where it lies. None when the parent is no longer what its values
+    /// were compared with: nothing was kept, and the whole values are needed.
+    pub async fn put(&self, key: &ThreadKey, new: &NewCheckpoint) -> Result<Option<Spot>> {
         let mut slot = self.slot(key).await;
-        for tries in 0.. {
+        let mut tries = 0;
+        loop {
             let outcome = self.try_put(key, &mut slot, new).await;
-            let Err(error) = outcome else { return Ok(()) };
+            if let Ok(Some(spot)) = outcome {
+                return Ok(Some(spot));
+            }
             *slot = None;
-            match error {
-                Error::Conflict(_) if tries < TRIES => {}
+            match outcome {
+                Err(Error::Conflict(_)) if tries < TRIES => {}
                 // Whoever pruned the thread put another session in the place of the one that was known.
-                Error::NotFound { .. } if tries < GONE_TRIES => {}
-                Error::Conflict(_) => {
+                Err(Error::NotFound { .. }) if tries < GONE_TRIES => {}
+                Err(Error::Conflict(_)) => {
                     return Err(Error::Busy { what: format!("keeping checkpoint {}", new.id), waited_ms: 0 });
                 }
-                error => return Err(error),
+                outcome => return outcome,
             }
+            tries += 1;
         }
-        Ok(())
     }
 
-    async fn try_put(&self, key: &ThreadKey, slot: &mut Option<View>, new: &NewCheckpoint) -> Result<()> {
+    async fn try_put(&self, key: &ThreadKey, slot: &mut Option<View>, new: &NewCheckpoint) -> Result<Option<Spot>> {
         let view = self.open(key, slot).await?;
         let is_late = view.newest.as_ref().is_some_and(|(newest, _)| new.id <= newest.greatest);
         let id = mark_id(view.session, &new.id);
         if is_late && self.store.backend().mark(self.store.workspace(), id).await?.is_some() {
-            // The same id again takes the old one's place.
             let session = view.session;
             *slot = None;
-            Box::pin(self.rebuild(key, session, &BTreeSet::from([new.id.clone()]))).await?;
-            return Err(milepost_store::Conflict::Exists { what: "checkpoint", id: new.id.clone() }.into());
+            return self.put_again(key, session, new).await;
         }
         let mut base = self.base(view, new).await?;
+        let compared = base.mark.map(|mark| Spot { session: view.session, mark });
+        if !new.is_whole() && (compared.is_none() || compared != new.compared) {
+            return Ok(None);
+        }
         let mut making = Making::default();
         if base.fork.is_none() {
             making.beside = view.sources.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
@@ -177,13 +205,17 @@ impl Saver {
         for (name, value) in &new.values {
             match value {
                 NewValue::Same => {
-                    let known = base.values.get(name).ok_or_else(|| unknown(name))?.clone();
-                    same(&mut making, name, known);
+                    let Some(known) = base.values.get(name) else { return Ok(None) };
+                    same(&mut making, name, known.clone());
                 }
                 NewValue::Typed(word, bytes) => {
                     typed(&mut making, base.values.get(name), name, Form::Typed(word.clone()), bytes);
                 }
-                NewValue::List(parts) => self.list_value(&mut making, &mut base, &pending, name, parts).await?,
+                NewValue::List(parts) => {
+                    if self.list_value(&mut making, &mut base, &pending, name, parts).await?.is_none() {
+                        return Ok(None);
+                    }
+                }
             }
         }
         let early: Vec<u64> = match (view.strays.get(&new.id), base.fork) {
@@ -230,18 +262,34 @@ impl Saver {
         }
         settle(view, base, making, record, &receipt);
         self.forget_large(view);
-        Ok(())
+        Ok(view.newest.as_ref().map(|(_, mark)| Spot { session: view.session, mark: *mark }))
+    }
+
+    /// The same id again takes the old one's place, and gets its writes.
+    async fn put_again(&self, key: &ThreadKey, session: SessionId, new: &NewCheckpoint) -> Result<Option<Spot>> {
+        if !new.is_whole() {
+            return Ok(None);
+        }
+        Box::pin(self.rebuild(key, session, &BTreeSet::new(), Some(new))).await?;
+        if let Some(session) = self.resolve(key).await?
+            && let Some((_, mark)) = self.record(session, &new.id).await?
+        {
+            return Ok(Some(Spot { session, mark: mark.at }));
+        }
+        // Whoever deleted it was quicker.
+        Err(milepost_store::Conflict::Exists { what: "checkpoint", id: new.id.clone() }.into())
     }
 
     /// What a checkpoint is compared with, and where it goes.
     async fn base(&self, view: &mut View, new: &NewCheckpoint) -> Result<Base> {
-        if let Some((newest, _)) = &view.newest
+        if let Some((newest, mark)) = &view.newest
             && new.parent.as_ref() == Some(&newest.id)
         {
             return Ok(Base {
                 values: std::mem::take(&mut view.values),
                 counts: view.counts.clone(),
                 items: std::mem::take(&mut view.items),
+                mark: Some(*mark),
                 fork: None,
                 at: Some(Position { timeline: view.timeline, seq: Seq(view.length.saturating_sub(1)) }),
                 greatest: newest.greatest.clone(),
@@ -251,6 +299,7 @@ impl Saver {
             values: HashMap::new(),
             counts: view.counts.clone(),
             items: Items::default(),
+            mark: None,
             fork: None,
             at: None,
             greatest: view.newest.as_ref().map(|(newest, _)| newest.greatest.clone()).unwrap_or_default(),
@@ -262,13 +311,14 @@ impl Saver {
             values: self.values(&record, mark.at).await?,
             counts: mark.checkpoint.counts.clone(),
             items: Items::default(),
+            mark: Some(mark.at),
             fork: Some(mark.at),
             at: Some(mark.at),
             greatest: record.greatest,
         })
     }
 
-    /// A list: of messages where it can be, else whole.
+    /// A list: of messages where it can be, else whole. None when the parent does not have what it refers to.
     async fn list_value(
         &self,
         making: &mut Making,
@@ -276,7 +326,7 @@ impl Saver {
         pending: &HashMap<u128, (Channel, u64)>,
         name: &str,
         parts: &[Part],
-    ) -> Result<()> {
+    ) -> Result<Option<()>> {
         let known = base.values.get(name).cloned();
         let old = match &known {
             Some(Known { form: Form::List, bytes, .. }) => Some(Runs::decode(bytes)?),
@@ -298,8 +348,9 @@ impl Saver {
             .collect();
         let (Some(channel), true, Some(messages), false) = (own.clone(), is_fresh, messages, parts.is_empty()) else {
             let whole = self.whole(base, name, known.as_ref(), old.as_ref(), parts).await?;
+            let Some(whole) = whole else { return Ok(None) };
             typed(making, known.as_ref(), name, Form::Typed("msgpack".to_owned()), &whole);
-            return Ok(());
+            return Ok(Some(()));
         };
         let old = old.unwrap_or_default();
         // Whoever compared nothing gives every item: those that are there already are found by their bytes.
@@ -322,7 +373,7 @@ impl Saver {
             match part {
                 Part::Kept { from, to } => {
                     if *to as u64 > old.len() || from > to {
-                        return Err(unknown(name));
+                        return Ok(None);
                     }
                     for (start, length) in old.part(*from as u64, *to as u64).0 {
                         runs.push(start, length);
@@ -330,7 +381,7 @@ impl Saver {
                     place += to - from;
                 }
                 Part::New(item) => {
-                    let (message, hash) = messages.next().ok_or_else(|| unknown(name))?;
+                    let Some((message, hash)) = messages.next() else { return Ok(None) };
                     let here = stored.get(place).is_some_and(|old| **old == **item);
                     let found = match here {
                         true => old.numbers().nth(place),
@@ -343,7 +394,7 @@ impl Saver {
                     match found.or(waiting.filter(|number| *number != INLINE)) {
                         Some(number) => runs.push(number, 1),
                         None => {
-                            let message = message.ok_or_else(|| unknown(name))?;
+                            let Some(message) = message else { return Ok(None) };
                             making.messages.push(message.in_channel(channel.clone()));
                             making.added.push((channel.clone(), count, Arc::from(item.as_slice())));
                             runs.push(count, 1);
@@ -358,10 +409,10 @@ impl Saver {
             making.adopted.insert(name.to_owned(), found_pending);
         }
         typed(making, known.as_ref(), name, Form::List, &runs.encode());
-        Ok(())
+        Ok(Some(()))
     }
 
-    /// A list that is kept whole.
+    /// A list that is kept whole. None as above.
     async fn whole(
         &self,
         base: &mut Base,
@@ -369,31 +420,34 @@ impl Saver {
         known: Option<&Known>,
         old: Option<&Runs>,
         parts: &[Part],
-    ) -> Result<Vec<u8>> {
+    ) -> Result<Option<Vec<u8>>> {
         let needs_old = parts.iter().any(|part| matches!(part, Part::Kept { .. }));
         let kept: Vec<Arc<[u8]>> = match (needs_old, known, old) {
             (false, ..) => Vec::new(),
             (true, _, Some(runs)) => {
-                let channel = channel_of(name).ok_or_else(|| unknown(name))?;
+                let Some(channel) = channel_of(name) else { return Ok(None) };
                 let total = base.total(&channel);
                 self.list_items(&mut base.items, base.at, &channel, total, runs).await?
             }
             (true, Some(known), None) => {
-                let items = msgpack::items(&known.bytes).ok_or_else(|| unknown(name))?;
+                let is_open = matches!(&known.form, Form::Typed(word) if word == "msgpack");
+                let items = msgpack::items(&known.bytes).filter(|_| is_open);
+                let Some(items) = items else { return Ok(None) };
                 items.into_iter().map(Arc::from).collect()
             }
-            (true, None, None) => return Err(unknown(name)),
+            (true, None, None) => return Ok(None),
         };
         let mut items: Vec<&[u8]> = Vec::new();
         for part in parts {
             match part {
                 Part::Kept { from, to } => {
-                    items.extend(kept.get(*from..*to).ok_or_else(|| unknown(name))?.iter().map(AsRef::as_ref));
+                    let Some(kept) = kept.get(*from..*to) else { return Ok(None) };
+                    items.extend(kept.iter().map(AsRef::as_ref));
                 }
                 Part::New(item) => items.push(item),
             }
         }
-        Ok(msgpack::array(items.len(), items.into_iter()))
+        Ok(Some(msgpack::array(items.len(), items.into_iter())))
     }
 
     /// Keeps the writes of a task; returns when they are durable.
@@ -435,8 +489,10 @@ impl Saver {
             let items = if write.word == "msgpack" { msgpack::items(&write.bytes) } else { None };
             if let (true, Some(items), Some(channel)) = (is_newest, items, channel_of(&write.channel)) {
                 let said: Option<Vec<Message>> = items.iter().map(|item| to_message(item)).collect();
-                let adopts = view.adopted.get(&write.channel).copied();
-                let adopts = adopts.unwrap_or_else(|| items.iter().all(|item| msgpack::is_named(item)));
+                let before = view.adopted.get(&write.channel).copied();
+                // What has no id yet gets one, and comes back as another.
+                let adopts = before != Some(false)
+                    && items.iter().all(|item| msgpack::is_named(item).unwrap_or(before == Some(true)));
                 match said {
                     Some(said) if !said.is_empty() && adopts => {
                         let before = added.iter().filter(|(other, ..)| *other == channel).count() as u64;
@@ -497,13 +553,6 @@ impl Saver {
 
 /// Stands for a message that was written, but not as a message of the session.
 const INLINE: u64 = u64::MAX;
-
-fn unknown(name: &str) -> Error {
-    Error::Invalid {
-        what: format!("channel {name:?}"),
-        why: "it refers to items that its parent does not have: give the whole value".to_owned(),
-    }
-}
 
 fn same(making: &mut Making, name: &str, known: Known) {
     let recipe = match known.bytes.len() <= SHORT {

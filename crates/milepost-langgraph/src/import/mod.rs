@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::msgpack;
 use crate::thread::{Saver, ThreadKey};
-use crate::write::{NewCheckpoint, NewValue, NewWrite, NewWrites, Part};
+use crate::write::{NewCheckpoint, NewValue, NewWrite, NewWrites, Part, Spot};
 
 /// What was brought over so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl Saver {
         tell: &mut (dyn FnMut(&Imported) + Send),
     ) -> Result<()> {
         let there = self.checkpoint_ids(key).await?;
-        let mut before: Option<(String, Lists)> = None;
+        let mut before: Option<(String, Spot, Lists)> = None;
         for (id, parent) in in_order(tables.links(key).await?) {
             let is_new = !there.contains(&id);
             let writes = tables.writes(key, &id).await?;
@@ -151,17 +151,24 @@ impl Saver {
             }
             if is_new {
                 let stored = tables.checkpoint(key, &id).await?;
-                let known = before.take().filter(|(before, _)| Some(before) == parent.as_ref()).map(|(_, lists)| lists);
-                let (values, lists) = values(stored.values, known.unwrap_or_default());
-                let new = NewCheckpoint {
+                let known = before.take().filter(|(before, ..)| Some(before) == parent.as_ref());
+                let (compared, known) = known.map(|(_, spot, lists)| (spot, lists)).unzip();
+                let (values, lists) = compare(&stored.values, &known.unwrap_or_default());
+                let mut new = NewCheckpoint {
                     id: id.clone(),
                     parent,
+                    compared,
                     skeleton: stored.skeleton,
                     metadata: stored.metadata,
                     values,
                 };
-                self.put(key, &new).await?;
-                before = Some((id.clone(), lists));
+                let mut spot = self.put(key, &new).await?;
+                if spot.is_none() {
+                    // Someone changed the parent since.
+                    new.values = compare(&stored.values, &Lists::new()).0;
+                    spot = self.put(key, &new).await?;
+                }
+                before = spot.map(|spot| (id.clone(), spot, lists));
             }
             for new in by_task(&id, writes) {
                 self.put_writes(key, &new).await?;
@@ -211,15 +218,15 @@ fn in_order(mut links: Vec<Link>) -> Vec<Link> {
 type Lists = HashMap<String, Vec<u128>>;
 
 /// A checkpoint's values, lists compared with those of its parent.
-fn values(stored: Values, known: Lists) -> (Vec<(String, NewValue)>, Lists) {
+fn compare(stored: &[(String, String, Vec<u8>)], known: &Lists) -> (Vec<(String, NewValue)>, Lists) {
     let mut lists = Lists::new();
-    let value = |(channel, word, bytes): (String, String, Vec<u8>)| {
-        let items = if word == "msgpack" { msgpack::items(&bytes) } else { None };
+    let value = |(channel, word, bytes): &(String, String, Vec<u8>)| {
+        let items = if word == "msgpack" { msgpack::items(bytes) } else { None };
         let Some(items) = items.filter(|items| !items.is_empty()) else {
-            return (channel, NewValue::Typed(word, bytes));
+            return (channel.clone(), NewValue::Typed(word.clone(), bytes.clone()));
         };
         let hashes: Vec<u128> = items.iter().map(|item| xxh3_128(item)).collect();
-        let old = known.get(&channel).map(Vec::as_slice).unwrap_or_default();
+        let old = known.get(channel).map(Vec::as_slice).unwrap_or_default();
         let front = old.iter().zip(&hashes).take_while(|(a, b)| a == b).count();
         let longest = old.len().min(hashes.len()) - front;
         let back = old.iter().rev().zip(hashes.iter().rev()).take(longest).take_while(|(a, b)| a == b).count();
@@ -232,9 +239,9 @@ fn values(stored: Values, known: Lists) -> (Vec<(String, NewValue)>, Lists) {
             parts.push(Part::Kept { from: old.len() - back, to: old.len() });
         }
         lists.insert(channel.clone(), hashes);
-        (channel, NewValue::List(parts))
+        (channel.clone(), NewValue::List(parts))
     };
-    (stored.into_iter().map(value).collect(), lists)
+    (stored.iter().map(value).collect(), lists)
 }
 
 /// Writes as they were made: those of each task together, and apart from them LangGraph's own.
