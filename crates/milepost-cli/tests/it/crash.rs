@@ -226,7 +226,7 @@ fn what_does_not_let_go_is_left_all_the_same() {
     place.session("Here", &[]);
     let pipe = place.file("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let mut command = place.command(["sessions", "import", pipe.to_str().unwrap()]);
+    let mut command = place.command(["artifacts", "put", "notes.md", pipe.to_str().unwrap(), "--project", "p"]);
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     wait_until_it_listens(&child);
     std::thread::sleep(Duration::from_millis(300));
