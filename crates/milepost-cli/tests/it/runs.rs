@@ -682,7 +682,7 @@ fn nobody_talks_in_a_session_whose_run_waits() {
     place.write("milepost.yaml", "model: scripted/model.yaml\n");
     place.write(
         "timer.yaml",
-        "nodes:\n  nap: {action: wait, with: {for: 300ms}}\n  after: {action: shell, needs: nap, with: {command: 'echo after >> effects'}}\n",
+        "nodes:\n  nap: {action: wait, with: {for: 3s}}\n  after: {action: shell, needs: nap, with: {command: 'echo after >> effects'}}\n",
     );
     assert_eq!(place.run(&["run", "timer.yaml", "--patience", "0s"]).code, 11);
     let id = text(&place.json(&["sessions", "list"]), "/sessions/0/sessionId").to_owned();
@@ -694,7 +694,7 @@ fn nobody_talks_in_a_session_whose_run_waits() {
     let branch = place.ok(&["sessions", "branch", &id]);
     let branch = branch.split_whitespace().find(|word| word.starts_with("ses_")).unwrap().to_owned();
     assert_eq!(place.ok(&["chat", "--session", &branch, "hi"]), "Hello.");
-    std::thread::sleep(std::time::Duration::from_millis(350));
+    std::thread::sleep(std::time::Duration::from_millis(3200));
     place.ok(&["work", "--once"]);
     assert_eq!((status(&place, &id).as_str(), effects(&place)), ("completed", vec!["after".to_owned()]));
     // What is over can be talked about.
