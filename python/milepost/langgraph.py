@@ -60,14 +60,17 @@ class Imported(NamedTuple):
     """Checkpoints that were here already."""
     writes: int
     """Pending writes that are new here."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Threads of which something cannot be brought over, and why; everything else was."""
 
 
 class MilepostSaver(BaseCheckpointSaver[str]):
     """A checkpointer that keeps threads in a Milepost store, for graphs with and without an event loop.
 
     Give it a URL (`sqlite:PATH`, `postgres://…`, `s3://BUCKET/PREFIX`, `file:///DIR`, `memory:`) or an open store. A
-    list's item that is the same object with the same content as in the checkpoint before is not serialised again; with
-    `strict`, every value is serialised and compared byte by byte instead.
+    list's item that is the same object with the same content as in the checkpoint before is not serialised again, nor is a
+    value that was neither written nor, as far as it can be looked into, changed in place; with `strict`, every value is
+    serialised and compared byte by byte instead.
     """
 
     def __init__(
@@ -104,7 +107,8 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Closes the store, unless it was given open."""
+        """Closes the store, unless it was given open, and lets go of what was seen."""
+        self._inner.forget()
         if self._owned:
             self.store.close()
 
@@ -166,7 +170,10 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, those with the greatest ids first. Items of lists that several of them have are shared."""
+        """Checkpoints, those with the greatest ids first. Items of lists that several of them have are shared.
+
+        Dots in the names of a filter lead into objects; a limit below zero is none.
+        """
         yield from self._tuples(
             self._inner.list(None, *self._reading(), *_listing(config, before, limit), filter or {})
         )
@@ -204,9 +211,9 @@ class MilepostSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """Keeps a checkpoint; returns when it is durable."""
         thread, namespace = _place(config)
-        if not self._put(None, config, thread, namespace, checkpoint, metadata, self.strict):
+        if not self._put(None, config, thread, namespace, checkpoint, metadata, new_versions, self.strict):
             # Someone changed the parent since it was seen: nothing of it can be referred to.
-            self._put(None, config, thread, namespace, checkpoint, metadata, True)
+            self._put(None, config, thread, namespace, checkpoint, metadata, new_versions, True)
         return _config(thread, namespace, checkpoint["id"])
 
     async def aput(
@@ -219,8 +226,8 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         """The same with an event loop."""
         thread, namespace = _place(config)
         loop = asyncio.get_running_loop()
-        if not await self._put(loop, config, thread, namespace, checkpoint, metadata, self.strict):
-            await self._put(loop, config, thread, namespace, checkpoint, metadata, True)
+        if not await self._put(loop, config, thread, namespace, checkpoint, metadata, new_versions, self.strict):
+            await self._put(loop, config, thread, namespace, checkpoint, metadata, new_versions, True)
         return _config(thread, namespace, checkpoint["id"])
 
     def _put(
@@ -231,6 +238,7 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         namespace: str,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
         strict: bool,
     ) -> Any:
         skeleton: dict[str, Any] = {**checkpoint}
@@ -246,6 +254,7 @@ class MilepostSaver(BaseCheckpointSaver[str]):
             _to_json(get_checkpoint_metadata(config, metadata)).encode("utf-8", "ignore"),
             values,
             checkpoint.get("channel_versions") or {},
+            new_versions or {},
             strict,
         )
 
@@ -333,7 +342,7 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         """Brings threads over that LangGraph's own checkpointer keeps, with every checkpoint and write as it is there.
 
         `source` is `sqlite:PATH` (SqliteSaver) or `postgres://…` (PostgresSaver); `threads` are those to take, all when left out.
-        It can be done again: only what is new comes over. The old store is only read.
+        It can be done again: only what is new comes over. The old store is only read. What cannot be brought over stops nothing else.
         """
         return Imported(*self._inner.import_threads(None, source, [str(thread) for thread in threads], dry_run))
 
@@ -405,5 +414,6 @@ def _listing(
         configurable = config["configurable"]
         thread, namespace = str(configurable["thread_id"]), configurable.get("checkpoint_ns")
         id = get_checkpoint_id(config)
-    most = None if limit is None else max(limit, 0)
+    # As in SQL, a limit below zero is none.
+    most = None if limit is None or limit < 0 else limit
     return thread, namespace, id, None if before is None else get_checkpoint_id(before), most

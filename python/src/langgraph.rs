@@ -16,8 +16,10 @@ use crate::message::Forms;
 use crate::run::run;
 use crate::snapshot::Snapshots;
 
-/// So many threads' newest values are remembered.
+/// So many threads' newest values are remembered, and about so many bytes of them. Those of the newest are, whatever they are:
+/// whoever works with a thread has them anyway.
 const REMEMBERED: usize = 128;
+const REMEMBERED_BYTES: usize = 64 << 20;
 
 /// The values that a checkpoint had when it was last seen, to tell what changed since.
 struct Seen {
@@ -25,7 +27,11 @@ struct Seen {
     /// Where it lies; none until it does.
     spot: Option<Spot>,
     versions: Py<PyDict>,
+    /// Its channels, and what is no list of them: in the same order.
     names: Vec<String>,
+    plain: Snapshots,
+    /// About how large each of them is: so many bytes the serializer made of it.
+    sizes: Vec<usize>,
     lists: HashMap<String, Snapshots>,
     written: Written,
 }
@@ -80,7 +86,34 @@ impl Written {
     }
 }
 
-type All = Arc<Mutex<HashMap<(String, String), Seen>>>;
+/// What was seen of threads.
+#[derive(Default)]
+struct Threads {
+    seen: HashMap<(String, String), (u64, Seen)>,
+    bytes: usize,
+    /// Counts up whenever something was seen.
+    times: u64,
+}
+
+impl Threads {
+    fn remove(&mut self, key: &(String, String)) -> Option<Seen> {
+        let (_, seen) = self.seen.remove(key)?;
+        self.bytes -= seen.bytes();
+        Some(seen)
+    }
+
+    /// Gives what is too much, to be let go of: what was seen longest ago.
+    fn excess(&mut self) -> Vec<Seen> {
+        let mut gone = Vec::new();
+        while self.seen.len() > REMEMBERED || (self.bytes > REMEMBERED_BYTES && self.seen.len() > 1) {
+            let oldest = self.seen.iter().min_by_key(|(_, (time, _))| *time).map(|(key, _)| key.clone());
+            gone.extend(oldest.and_then(|key| self.remove(&key)));
+        }
+        gone
+    }
+}
+
+type All = Arc<Mutex<Threads>>;
 
 /// Keeps LangGraph's threads in a store.
 #[pyclass(frozen, module = "milepost._milepost")]
@@ -98,11 +131,12 @@ fn take(seen: &All, key: &(String, String)) -> Option<Seen> {
 
 fn remember(seen: &All, key: (String, String), new: Seen) {
     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-    let forgotten = match seen.len() >= REMEMBERED && !seen.contains_key(&key) {
-        true => std::mem::take(&mut *seen),
-        false => HashMap::new(),
-    };
-    let replaced = seen.insert(key, new);
+    let replaced = seen.remove(&key);
+    seen.times += 1;
+    seen.bytes += new.bytes();
+    let time = seen.times;
+    seen.seen.insert(key, (time, new));
+    let forgotten = seen.excess();
     drop(seen);
     drop((forgotten, replaced));
 }
@@ -116,17 +150,38 @@ fn forget(seen: &All) {
 /// Keeps what was written for the checkpoint after the one that was seen last.
 fn note(seen: &All, key: &(String, String), checkpoint: &str, written: Written) {
     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-    let left = match seen.get_mut(key).filter(|known| known.checkpoint == checkpoint) {
-        Some(known) => known.written.join(written),
+    let total = written.total;
+    let left = match seen.seen.get_mut(key).filter(|(_, known)| known.checkpoint == checkpoint) {
+        Some((_, known)) => known.written.join(written),
         None => Some(written),
     };
+    if left.is_none() {
+        seen.bytes += total;
+    }
     drop(seen);
     drop(left);
 }
 
 /// Where a checkpoint lies, for whoever gives it back.
 #[pyclass(frozen)]
-struct Lies(Spot);
+struct Lies {
+    spot: Spot,
+    /// The sizes of its values.
+    sizes: Vec<usize>,
+}
+
+/// About how large a value is, and at least as large as it is, if its parent's is known.
+fn size(value: &NewValue, before: usize) -> usize {
+    match value {
+        NewValue::Same => before,
+        NewValue::Typed(_, bytes) => bytes.len(),
+        NewValue::List(parts) => {
+            let is_kept = parts.iter().any(|part| matches!(part, Part::Kept { .. }));
+            let new = parts.iter().map(|part| if let Part::New(item) = part { item.len() } else { 0 });
+            new.sum::<usize>() + if is_kept { before } else { 0 }
+        }
+    }
+}
 
 /// What the serializer makes of an object: its word and the bytes.
 fn dumps(dumps: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<(String, Vec<u8>)> {
@@ -204,6 +259,23 @@ fn compare(
 }
 
 impl Seen {
+    fn bytes(&self) -> usize {
+        self.written.total + self.sizes.iter().sum::<usize>()
+    }
+
+    /// The place of a channel.
+    fn place(&self, channel: &str) -> Option<(&Self, usize)> {
+        Some((self, self.names.iter().position(|name| name == channel)?))
+    }
+
+    /// Whether a channel's version is what it was.
+    fn is_unchanged(&self, channel: &str, versions: &Bound<'_, PyDict>) -> PyResult<bool> {
+        match (self.versions.bind(versions.py()).get_item(channel)?, versions.get_item(channel)?) {
+            (Some(before), Some(now)) => before.eq(&now),
+            _ => Ok(false),
+        }
+    }
+
     /// Copies of the items that a list had, if they are still what they were: quicker than to read them.
     fn copies<'py>(&mut self, py: Python<'py>, channel: &str, length: usize) -> Option<Bound<'py, PyList>> {
         let old = self.lists.get_mut(channel).filter(|old| old.len() == length)?;
@@ -250,6 +322,11 @@ impl LangGraph {
         Self { place: Arc::clone(&engine.get().place), seen: All::default(), forms: Arc::default() }
     }
 
+    /// Forgets what was seen.
+    fn forget(&self) {
+        forget(&self.seen);
+    }
+
     /// Keeps a checkpoint, and tells whether it did: not when its parent is no longer what was seen. Then `strict` is needed.
     #[expect(clippy::too_many_arguments, reason = "each is one of the caller's own")]
     fn put<'py>(
@@ -265,6 +342,7 @@ impl LangGraph {
         metadata: Bound<'py, PyBytes>,
         values: Bound<'py, PyDict>,
         versions: Bound<'py, PyDict>,
+        new_versions: Bound<'py, PyDict>,
         strict: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let name = (thread.clone(), namespace.clone());
@@ -276,7 +354,9 @@ impl LangGraph {
             checkpoint: id.clone(),
             spot: None,
             versions: versions.clone().unbind(),
-            names: Vec::new(),
+            names: Vec::with_capacity(values.len()),
+            plain: Snapshots::default(),
+            sizes: Vec::new(),
             lists: HashMap::new(),
             written: Written::default(),
         };
@@ -284,33 +364,44 @@ impl LangGraph {
         for (channel, value) in values.iter() {
             let channel: String = channel.extract()?;
             let old = seen.as_mut().and_then(|seen| seen.lists.remove(&channel));
-            let is_same = match seen.as_ref().filter(|seen| seen.names.contains(&channel)) {
-                Some(seen) => match (seen.versions.bind(py).get_item(&channel)?, versions.get_item(&channel)?) {
-                    (Some(before), Some(now)) => before.eq(now)?,
-                    _ => false,
-                },
-                None => false,
+            let place = seen.as_ref().and_then(|seen| seen.place(&channel));
+            let before = match place {
+                Some((seen, _)) if new_versions.contains(&channel)? || !seen.is_unchanged(&channel, &versions)? => None,
+                place => place,
             };
-            let new = match value.cast_exact::<PyList>() {
-                _ if is_same => {
+            let new = match (value.cast_exact::<PyList>(), before) {
+                // Nobody says that it is new; somebody may still have changed it where it is.
+                (Ok(list), Some(_)) if old.as_ref().is_none_or(|old| old.may_be_all(list)) => {
+                    next.plain.push_closed(&value);
                     next.lists.extend(old.map(|old| (channel.clone(), old)));
                     NewValue::Same
                 }
-                Ok(list) => match compare(list, old.unwrap_or_default(), &written, &serializer)? {
-                    Some((parts, items)) => {
-                        next.lists.insert(channel.clone(), items);
-                        NewValue::List(parts)
+                (Err(_), Some((seen, place))) if seen.plain.may_be(place, &value) => {
+                    next.plain.push_again(py, &seen.plain, place);
+                    NewValue::Same
+                }
+                (Ok(list), _) => {
+                    next.plain.push_closed(&value);
+                    match compare(list, old.unwrap_or_default(), &written, &serializer)? {
+                        Some((parts, items)) => {
+                            next.lists.insert(channel.clone(), items);
+                            NewValue::List(parts)
+                        }
+                        None => {
+                            let (word, bytes) = dumps(&serializer, &value)?;
+                            NewValue::Typed(word, bytes)
+                        }
                     }
-                    None => {
-                        let (word, bytes) = dumps(&serializer, &value)?;
-                        NewValue::Typed(word, bytes)
-                    }
-                },
-                Err(_) => {
+                }
+                (Err(_), _) => {
+                    // Looked at first: what someone changes meanwhile is not what it was.
+                    next.plain.push(&value);
                     let (word, bytes) = dumps(&serializer, &value)?;
                     NewValue::Typed(word, bytes)
                 }
             };
+            let before = place.map_or(0, |(seen, place)| seen.sizes[place]);
+            next.sizes.push(size(&new, before));
             next.names.push(channel.clone());
             new_values.push((channel, new));
         }
@@ -381,6 +472,11 @@ impl LangGraph {
             let name = (found.key.thread.clone(), found.key.namespace.clone());
             let mut known = take(&seen, &name);
             let values = PyList::empty(py);
+            let sizes = found.values.iter().map(|(_, value)| match value {
+                FoundValue::Typed(_, bytes) => bytes.len(),
+                FoundValue::List(items) => items.iter().map(|item| item.len()).sum(),
+            });
+            let lies = Lies { spot: found.spot, sizes: sizes.collect() };
             for (channel, value) in std::mem::take(&mut found.values) {
                 let known = known.as_mut().filter(|known| known.spot == Some(found.spot));
                 match value {
@@ -397,7 +493,7 @@ impl LangGraph {
             if let Some(known) = known {
                 remember(&seen, name, known);
             }
-            Ok(tuple(py, &found, values.into_any(), Some(Lies(found.spot)))?.unbind())
+            Ok(tuple(py, &found, values.into_any(), Some(lies))?.unbind())
         })
     }
 
@@ -417,19 +513,21 @@ impl LangGraph {
         else {
             return Ok(());
         };
-        let (values, spot) = (values.cast::<PyDict>()?, Some(lies.get().0));
+        let (values, Lies { spot, sizes }) = (values.cast::<PyDict>()?, lies.get());
         let versions = versions.cast::<PyDict>()?.copy()?.unbind();
         let name = (thread, namespace);
-        let mut before = take(&self.seen, &name).filter(|before| before.spot == spot);
+        let mut before = take(&self.seen, &name).filter(|before| before.spot == Some(*spot));
         let mut seen = Seen {
             checkpoint: id,
-            spot,
+            spot: Some(*spot),
             versions,
-            names: Vec::new(),
+            names: Vec::with_capacity(found.len()),
+            plain: Snapshots::default(),
+            sizes: Vec::new(),
             lists: HashMap::new(),
             written: Written::default(),
         };
-        for found in found.iter() {
+        for (found, size) in found.iter().zip(sizes) {
             let (channel, word, _): (String, Option<String>, Bound<'_, PyAny>) = found.extract()?;
             let Some(value) = values.get_item(&channel)? else { continue };
             // The items of what was written otherwise cannot be referred to.
@@ -444,7 +542,12 @@ impl LangGraph {
                 });
                 seen.lists.insert(channel.clone(), items);
             }
+            match value.is_exact_instance_of::<PyList>() {
+                true => seen.plain.push_closed(&value),
+                false => seen.plain.push(&value),
+            }
             seen.names.push(channel);
+            seen.sizes.push(*size);
         }
         remember(&self.seen, name, seen);
         Ok(())
@@ -540,7 +643,8 @@ impl LangGraph {
         })
     }
 
-    /// Brings threads over from one of LangGraph's own checkpointers: how many threads, new and known checkpoints, writes.
+    /// Brings threads over from one of LangGraph's own checkpointers: how many threads, new and known checkpoints, writes; and
+    /// threads of which something was left out.
     fn import_threads<'py>(
         &self,
         py: Python<'py>,
@@ -553,7 +657,7 @@ impl LangGraph {
         let import = Import { from, threads, dry_run };
         let work = async move { Ok(place.saver().await?.import(&import, &mut |_| {}).await?) };
         run(py, event_loop.as_ref(), work, |py, done| {
-            let told = (done.threads, done.checkpoints, done.known, done.writes);
+            let told = (done.threads, done.checkpoints, done.known, done.writes, PyTuple::new(py, done.left_out)?);
             Ok(told.into_pyobject(py)?.into_any().unbind())
         })
     }

@@ -6,7 +6,6 @@
 //! every checkpoint. What cannot be looked into has no snapshot, and counts as changed.
 #![expect(unsafe_code, reason = "pointers are compared where they lie: counting references costs more than comparing")]
 
-use std::collections::HashMap;
 use std::ptr;
 use std::slice::Iter;
 use std::sync::{Mutex, PoisonError};
@@ -238,14 +237,10 @@ impl Taken<'_> {
             Class::Plain | Class::Model => {}
         }
         let fields = object.getattr(intern!(py, "__dict__")).ok()?.cast_into_exact::<PyDict>().ok()?;
-        let mut extra = None;
-        if matches!(class, Class::Model) {
-            // What is private may still be told by a field that is computed.
-            if !object.getattr(intern!(py, "__pydantic_private__")).ok()?.is_none() {
-                return None;
-            }
-            extra = object.getattr(intern!(py, "__pydantic_extra__")).ok()?.cast_into_exact::<PyDict>().ok();
-        }
+        let extra = match class {
+            Class::Model => object.getattr(intern!(py, "__pydantic_extra__")).ok()?.cast_into_exact::<PyDict>().ok(),
+            _ => None,
+        };
         self.push(object, FIELDS, usize::from(extra.is_some()))?;
         self.add(&fields, depth + 1)?;
         extra.map_or(Some(()), |extra| self.add(&extra, depth + 1))
@@ -268,22 +263,19 @@ enum Class {
 }
 
 /// So many classes are remembered.
-const MAX_CLASSES: usize = 256;
+const MAX_CLASSES: usize = 64;
 
 fn class_of(class: &Bound<'_, PyType>) -> Class {
-    // The class is held: no other can be where it is.
-    static KNOWN: Mutex<Option<HashMap<usize, (Py<PyType>, Class)>>> = Mutex::new(None);
-    let place = class.as_ptr() as usize;
+    // They are held: no other can be where one is. A graph has few: looking at each is quicker than a table.
+    static KNOWN: Mutex<Vec<(Py<PyType>, Class)>> = Mutex::new(Vec::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, class)) = known().get_or_insert_default().get(&place) {
-        return *class;
+    if let Some((_, found)) = known().iter().find(|(known, _)| known.is(class)) {
+        return *found;
     }
     let found = look_at(class).unwrap_or(Class::Closed);
-    let (mut all, mut forgotten) = (known(), None);
-    if all.as_ref().is_some_and(|all| all.len() >= MAX_CLASSES) {
-        forgotten = all.take();
-    }
-    all.get_or_insert_default().insert(place, (class.clone().unbind(), found));
+    let mut all = known();
+    let forgotten = if all.len() >= MAX_CLASSES { std::mem::take(&mut *all) } else { Vec::new() };
+    all.push((class.clone().unbind(), found));
     drop(all);
     // Not while the lock is held: it may run code of Python's.
     drop(forgotten);
@@ -329,13 +321,14 @@ fn look_at(class: &Bound<'_, PyType>) -> PyResult<Class> {
     if number("__itemsize__")? != 0 || offsets[0] == 0 {
         return Ok(Class::Closed);
     }
-    // What a model has besides: which fields were given, those beyond its class's, and private ones.
-    let is_model = class.hasattr("__pydantic_fields_set__")? && class.hasattr("__pydantic_private__")?;
-    Ok(match slots {
-        0 => Class::Plain,
-        _ if is_model && slots == 3 * word => Class::Model,
-        _ => Class::Closed,
-    })
+    if slots == 0 {
+        return Ok(Class::Plain);
+    }
+    // What a model has besides: which fields were given, those beyond its class's, and private ones. Those may still be told
+    // by a field that is computed.
+    let has_slots = class.hasattr("__pydantic_extra__")? && class.hasattr("__pydantic_private__")? && slots == 3 * word;
+    let is_model = has_slots && class.getattr("__private_attributes__")?.len()? == 0;
+    Ok(if is_model { Class::Model } else { Class::Closed })
 }
 
 /// Whether an object never changes and has no parts.

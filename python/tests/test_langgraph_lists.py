@@ -91,8 +91,8 @@ def test_the_same_checkpoints_are_listed_in_the_same_order(pair: Pair, seed: int
         assert seen(pair[0], given, **query) == seen(pair[1], given, **query), (given, query)
 
 
-def test_a_limit_below_zero_finds_nothing(sqlite_url: str) -> None:
+def test_a_limit_below_zero_is_none(sqlite_url: str) -> None:
     with MilepostSaver(sqlite_url) as saver:
         checkpoint = empty_checkpoint()
         saver.put(config("a", ""), checkpoint, {"source": "input", "step": -1}, {})
-        assert list(saver.list(config("a"), limit=-1)) == []
+        assert len(list(saver.list(config("a"), limit=-1))) == 1

@@ -482,14 +482,14 @@ def test_threads_may_have_any_name(saver: MilepostSaver) -> None:
     for number, name in enumerate(NAMES):
         for space in ("", "space " + name):
             place: Any = {"configurable": {"thread_id": name, "checkpoint_ns": space}}
-            made = checkpoint({"i": (number, space)}, {"i": "1"})
+            made = checkpoint({"i": [number, space]}, {"i": "1"})
             saver.put_writes(saver.put(place, made, {}, {}), [("k", number)], "task")
     saver.copy_thread("L" * 3000, "copy\0")
     for number, name in enumerate(NAMES):
         thread: Any = {"configurable": {"thread_id": name}}
         found = sorted(found.checkpoint["channel_values"]["i"][1] for found in saver.list(thread))
         assert found == ["", "space " + name]
-        assert shown(saver, thread)[:2] == ({"i": (number, "")}, [("task", "k", number)])
+        assert shown(saver, thread)[:2] == ({"i": [number, ""]}, [("task", "k", number)])
         assert saver.session(name)
         saver.prune([name])
     assert len(list(saver.list({"configurable": {"thread_id": "copy\0"}}))) == 2

@@ -12,7 +12,7 @@ use crate::bytes::{damaged, from_text};
 use crate::delta;
 use crate::msgpack::{self, from_message};
 use crate::record::{Form, METADATA, Record, Runs, SKELETON, Writes, clusters};
-use crate::thread::{AGENT, BUILDING, Items, Known, Saver, ThreadKey, View, mark_id};
+use crate::thread::{AGENT, BUILDING, Items, Known, Saver, ThreadKey, View, mark_id, shown};
 use crate::write::{FIELD, GONE_TRIES, Spot, WRITES, channel_of};
 
 /// A write that waits for the next step.
@@ -169,6 +169,7 @@ impl Saver {
             let (values, mut items) = (view.values.clone(), std::mem::take(&mut view.items));
             let found = self.found(key, view, &marked, values, &mut items).await;
             view.items = items;
+            self.bound(key, view);
             return found.map(Some);
         }
         let Some((record, mark)) = self.record(view.session, &id).await? else { return Ok(None) };
@@ -181,6 +182,7 @@ impl Saver {
         let found = self.found(key, view, &marked, values, &mut items).await;
         if mark.at.timeline == view.timeline {
             view.items = items;
+            self.bound(key, view);
         }
         found.map(Some)
     }
@@ -538,10 +540,10 @@ impl Saver {
     }
 
     /// Every session of threads, and whether it is the thread's own.
-    async fn all_sessions(&self, thread: Option<&str>) -> Result<Vec<(ThreadKey, SessionId, bool)>> {
+    async fn all_sessions(&self, wanted: Option<&str>) -> Result<Vec<(ThreadKey, SessionId, bool)>> {
         let mut query = SessionQuery {
             agent: Some(AGENT.to_owned()),
-            task: thread.map(str::to_owned),
+            task: wanted.map(shown),
             by_creation: true,
             ..SessionQuery::default()
         };
@@ -552,6 +554,9 @@ impl Saver {
                 let part = |name: &str| session.extra.get("langgraph")?.get(name)?.as_str().map(str::to_owned);
                 let (Some(thread), Some(namespace)) = (part("thread"), part("namespace")) else { continue };
                 let key = ThreadKey::new(thread, namespace);
+                if wanted.is_some_and(|wanted| wanted != key.thread) {
+                    continue;
+                }
                 let is_asked = session.extra.contains_key(BUILDING);
                 let is_current = !is_asked || self.resolve(&key).await? == Some(session.id);
                 found.push((key, session.id, is_current));
@@ -725,12 +730,20 @@ fn follow(name: &str, chain: &[u64], newest: (u64, &Record), read: &mut Read) ->
     Ok((bytes, changes))
 }
 
-/// Whether metadata has these values. What is not there is null, and numbers are what they are worth, as in LangGraph's own
-/// checkpointers.
+/// Whether metadata has these values. What is not there is null, dots lead into objects, numbers are what they are worth, and
+/// true is 1, as in LangGraph's own checkpointers.
 fn fits(metadata: &[u8], filter: &[(String, Value)]) -> bool {
-    let Ok(Value::Object(metadata)) = serde_json::from_slice(metadata) else { return false };
-    filter.iter().all(|(name, wanted)| match (metadata.get(name).unwrap_or(&Value::Null), wanted) {
-        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
-        (found, wanted) => found == wanted,
+    let Ok(metadata @ Value::Object(_)) = serde_json::from_slice(metadata) else { return false };
+    filter.iter().all(|(name, wanted)| {
+        let within = || name.split('.').try_fold(&metadata, |at, part| at.get(part));
+        let found = metadata.get(name).or_else(within).unwrap_or(&Value::Null);
+        found == wanted || worth(found).is_some_and(|found| Some(found) == worth(wanted))
     })
+}
+
+fn worth(value: &Value) -> Option<f64> {
+    match value {
+        Value::Bool(is) => Some(f64::from(u8::from(*is))),
+        value => value.as_f64(),
+    }
 }

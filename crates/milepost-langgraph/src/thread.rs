@@ -23,9 +23,10 @@ const NEW: &str = " new";
 pub(crate) const BUILDING: &str = "langgraph_building";
 /// Set on a session that is no thread's any more.
 pub(crate) const LEFT: &str = "langgraph_left";
-/// So many threads are remembered, and so many bytes of their messages.
+/// So many threads are remembered, and so many bytes of their values and messages: of all together, and of one.
 const REMEMBERED_THREADS: usize = 256;
 const REMEMBERED_BYTES: usize = 128 << 20;
+const REMEMBERED_BYTES_OF_ONE: usize = REMEMBERED_BYTES / 8;
 
 /// A thread and one of its namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,18 +50,33 @@ impl ThreadKey {
     }
 
     pub(crate) fn patch(&self) -> SessionPatch {
-        let mut title = self.thread.clone();
+        let mut title = beginning(&self.thread);
         if !self.namespace.is_empty() {
-            title = format!("{title} · {}", self.namespace);
+            title = beginning(&format!("{title} · {}", self.namespace));
         }
-        title.truncate(title.floor_char_boundary(200));
-        let patch = SessionPatch::new().title(title).agent(AGENT).task(self.thread.clone());
+        let patch = SessionPatch::new().title(title).agent(AGENT).task(shown(&self.thread));
         let patch = patch.with("langgraph", json!({ "thread": self.thread, "namespace": self.namespace }));
         match self.namespace.is_empty() {
             true => patch,
-            false => patch.stage(self.namespace.clone()),
+            false => patch.stage(shown(&self.namespace)),
         }
     }
+}
+
+/// A session's names have no more bytes, and no NUL.
+const MAX_NAME_BYTES: usize = 1024;
+
+/// A thread or namespace as a session's list shows and finds it: the name itself, or how it begins and its hash.
+pub(crate) fn shown(name: &str) -> String {
+    if name.len() <= MAX_NAME_BYTES && !name.contains('\0') {
+        return name.to_owned();
+    }
+    let hash = blake3::hash(name.as_bytes()).to_hex();
+    format!("{} · {}", beginning(name), &hash[..16])
+}
+
+fn beginning(name: &str) -> String {
+    name[..name.floor_char_boundary(200)].replace('\0', "\u{fffd}")
 }
 
 /// Where a checkpoint's mark is found, whatever timeline it is on.
@@ -136,7 +152,8 @@ pub(crate) struct View {
 
 impl View {
     pub fn remembered_bytes(&self) -> usize {
-        self.items.bytes + self.values.values().map(|value| value.bytes.len()).sum::<usize>()
+        let written: usize = self.sources.iter().map(|(_, bytes)| bytes.len()).sum();
+        self.items.bytes + written + self.values.values().map(|value| value.bytes.len()).sum::<usize>()
     }
 }
 
@@ -150,11 +167,52 @@ struct Named {
 /// A thread's place: whoever has it works with the thread.
 pub(crate) type Slot = Arc<AsyncMutex<Option<View>>>;
 
+/// The threads that are remembered.
+#[derive(Default)]
+struct Slots {
+    threads: HashMap<ThreadKey, Remembered>,
+    /// Of all of them.
+    bytes: usize,
+    /// Counts up whenever one is used.
+    uses: u64,
+}
+
+#[derive(Default)]
+struct Remembered {
+    slot: Slot,
+    bytes: usize,
+    used: u64,
+}
+
+impl Slots {
+    /// Forgets those that were used longest ago, as long as there are too many. What somebody works with stays; the others are
+    /// read again when they are next needed.
+    fn forget(&mut self, most: usize) {
+        if self.threads.len() <= most && self.bytes <= REMEMBERED_BYTES {
+            return;
+        }
+        let idle = |(_, one): &(&ThreadKey, &Remembered)| Arc::strong_count(&one.slot) == 1;
+        let mut idle: Vec<(u64, ThreadKey)> =
+            self.threads.iter().filter(idle).map(|(key, one)| (one.used, key.clone())).collect();
+        idle.sort_unstable();
+        // Some room, so that this is not done for every thread.
+        let enough = if self.threads.len() > most { most / 2 } else { most };
+        for (_, key) in idle {
+            if self.threads.len() <= enough && self.bytes <= REMEMBERED_BYTES / 4 * 3 {
+                break;
+            }
+            if let Some(gone) = self.threads.remove(&key) {
+                self.bytes -= gone.bytes;
+            }
+        }
+    }
+}
+
 /// Keeps LangGraph's threads in a store. Cheap to clone; clones share everything.
 #[derive(Clone)]
 pub struct Saver {
     pub(crate) store: Store,
-    slots: Arc<Mutex<HashMap<ThreadKey, Slot>>>,
+    slots: Arc<Mutex<Slots>>,
 }
 
 impl std::fmt::Debug for Saver {
@@ -173,19 +231,29 @@ impl Saver {
     pub(crate) async fn slot(&self, key: &ThreadKey) -> OwnedMutexGuard<Option<View>> {
         let slot = {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            if slots.len() >= REMEMBERED_THREADS && !slots.contains_key(key) {
-                // Those that nobody works with are read again when they are next needed.
-                slots.retain(|_, slot| Arc::strong_count(slot) > 1);
+            if !slots.threads.contains_key(key) {
+                slots.forget(REMEMBERED_THREADS);
             }
-            Arc::clone(slots.entry(key.clone()).or_default())
+            slots.uses += 1;
+            let used = slots.uses;
+            let one = slots.threads.entry(key.clone()).or_default();
+            one.used = used;
+            Arc::clone(&one.slot)
         };
         slot.lock_owned().await
     }
 
-    pub(crate) fn forget_large(&self, view: &mut View) {
-        if view.remembered_bytes() > REMEMBERED_BYTES / 8 {
-            view.items = Items::default();
+    /// Counts what is remembered of a thread by whoever works with it, and forgets what is too much.
+    pub(crate) fn bound(&self, key: &ThreadKey, view: &mut View) {
+        let mut bytes = view.remembered_bytes();
+        if bytes > REMEMBERED_BYTES_OF_ONE {
+            bytes -= std::mem::take(&mut view.items).bytes;
         }
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(one) = slots.threads.get_mut(key) else { return };
+        let before = std::mem::replace(&mut one.bytes, bytes);
+        slots.bytes = slots.bytes + bytes - before;
+        slots.forget(REMEMBERED_THREADS);
     }
 
     /// The session of a thread's namespace; none when there is none.
@@ -228,7 +296,10 @@ impl Saver {
             let session = self.resolve(key).await?.filter(|session| missing != Some(*session));
             let Some(session) = session else { break };
             match self.load(session).await {
-                Ok(view) => *slot = Some(view),
+                Ok(mut view) => {
+                    self.bound(key, &mut view);
+                    *slot = Some(view);
+                }
                 Err(Error::NotFound { .. }) => missing = Some(session),
                 Err(error) => return Err(error),
             }

@@ -261,7 +261,7 @@ impl Saver {
             view.strays = strays;
         }
         settle(view, base, making, record, &receipt);
-        self.forget_large(view);
+        self.bound(key, view);
         Ok(view.newest.as_ref().map(|(_, mark)| Spot { session: view.session, mark: *mark }))
     }
 
@@ -547,6 +547,7 @@ impl Saver {
             view.items.remember(&channel, number, item);
         }
         view.pending.extend(pending);
+        self.bound(key, view);
         Ok(())
     }
 }

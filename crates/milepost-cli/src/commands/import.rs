@@ -26,6 +26,7 @@ async fn langgraph(app: &mut App, args: args::Langgraph) -> Result<()> {
         return app.out.json(&json!({
             "threads": done.threads, "checkpoints": done.checkpoints, "known": done.known, "writes": done.writes,
             "dryRun": args.dry_run,
+            "leftOut": done.left_out.iter().map(|(thread, why)| json!({ "thread": thread, "why": why })).collect::<Vec<_>>(),
         }));
     }
     let (threads, new) = (count(done.threads, "thread"), count(done.checkpoints, "checkpoint"));
@@ -34,6 +35,9 @@ async fn langgraph(app: &mut App, args: args::Langgraph) -> Result<()> {
         true => format!("{new} of {threads} would come over, with {}{known}", count(done.writes, "write")),
         false => format!("{new} of {threads} came over, with {}{known}", count(done.writes, "write")),
     })?;
+    for (thread, why) in &done.left_out {
+        app.out.note(&format!("a part of thread {thread:?} was left out: {why}"));
+    }
     if !args.dry_run && done.threads > 0 {
         app.out.note("the old store is as it was; see them with: milepost sessions list --agent langgraph");
     }

@@ -73,7 +73,10 @@ pub fn transfers(tour: &mut Tour<'_>) {
     tour.person(&["import", "langgraph", "--from", "sqlite:checkpoints.db"]);
     assert_eq!(tour.place.texts("last"), ["from a graph"]);
     let again = tour.program(&["import", "langgraph", "--from", "sqlite:checkpoints.db", "--thread", "thread-1"]);
-    assert_eq!(again, json!({ "threads": 1, "checkpoints": 0, "known": 1, "writes": 0, "dryRun": false }));
+    assert_eq!(
+        again,
+        json!({ "threads": 1, "checkpoints": 0, "known": 1, "writes": 0, "dryRun": false, "leftOut": [] })
+    );
 }
 
 /// A thread with one checkpoint, as LangGraph's SqliteSaver keeps it.

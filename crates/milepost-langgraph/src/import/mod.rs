@@ -26,6 +26,8 @@ pub struct Imported {
     pub known: u64,
     /// Writes that are new here.
     pub writes: u64,
+    /// Threads of which something cannot be brought over, and why: the others were.
+    pub left_out: Vec<(String, String)>,
 }
 
 /// What to bring over.
@@ -121,7 +123,12 @@ impl Saver {
         let mut done = Imported::default();
         let mut threads = BTreeSet::new();
         for key in keys {
-            self.import_key(&tables, &key, import.dry_run, &mut done, tell).await?;
+            match self.import_key(&tables, &key, import.dry_run, &mut done, tell).await {
+                Err(error @ (Error::Invalid { .. } | Error::TooLarge { .. })) => {
+                    done.left_out.push((key.thread.clone(), error.to_string()));
+                }
+                outcome => outcome?,
+            }
             threads.insert(key.thread);
             done.threads = threads.len() as u64;
             tell(&done);
