@@ -36,7 +36,7 @@ async fn langgraph(app: &mut App, args: args::Langgraph) -> Result<()> {
         false => format!("{new} of {threads} came over, with {}{known}", count(done.writes, "write")),
     })?;
     for (thread, why) in &done.left_out {
-        app.out.note(&format!("a part of thread {thread:?} was left out: {why}"));
+        app.out.note(format!("a part of thread {thread:?} was left out: {why}"));
     }
     if !args.dry_run && done.threads > 0 {
         app.out.note("the old store is as it was; see them with: milepost sessions list --agent langgraph");
