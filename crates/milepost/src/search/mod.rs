@@ -147,6 +147,7 @@ impl Milepost {
         let why = match () {
             () if query.substring => Some("substrings are in no index"),
             () if terms.has_unspaced() => Some("words of this script are not separated, and so not in the index"),
+            () if terms.has_vowel_signs() => Some("an index cuts words of this script at their vowel signs"),
             () if terms.has_signs() => Some("signs and emoji are in no index"),
             () if self.store().is_encrypted() => Some("the workspace is encrypted and has no index in clear"),
             () if !has_index => Some("this store has no text index"),

@@ -85,6 +85,11 @@ impl Terms {
         self.terms.iter().any(|term| term.text.chars().any(is_unspaced))
     }
 
+    /// Whether some of it is in a script with vowel signs, at which an index would cut its words.
+    pub fn has_vowel_signs(&self) -> bool {
+        self.terms.iter().any(|term| term.text.chars().any(has_vowel_signs))
+    }
+
     /// Whether some of it is a sign, which no index has.
     pub fn has_signs(&self) -> bool {
         self.terms.iter().any(|term| term.text.chars().any(is_sign))
@@ -129,14 +134,31 @@ fn fold(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
     }
-    // Voicing marks are no accents: without them パパ would be ハハ.
-    let is_accent = |c: char| is_combining_mark(c) && !matches!(c, '\u{3099}' | '\u{309a}');
     text.nfd().filter(|c| !is_accent(*c)).flat_map(char::to_lowercase).nfc().collect()
+}
+
+/// Whether a mark may be left out in writing: accents of Latin, Greek and Cyrillic, points of Hebrew and Arabic, and what chooses between
+/// pictures of a sign. Other marks make another word: without them パパ would be ハハ, and दिन (day) दान (gift).
+fn is_accent(c: char) -> bool {
+    matches!(u32::from(c),
+        0x0300..=0x036F | 0x0483..=0x0489 | 0x0591..=0x05C7 | 0x0610..=0x061A | 0x064B..=0x065F | 0x0670 | 0x06D6..=0x06ED
+        | 0x08D3..=0x08FF | 0x1AB0..=0x1AFF | 0x1DC0..=0x1DFF | 0x20D0..=0x20FF | 0xFE00..=0xFE0F | 0xFE20..=0xFE2F
+        | 0xE0100..=0xE01EF)
+        && is_combining_mark(c)
+}
+
+/// Whether a letter is of a script that separates its words and writes vowels as marks: those of India, Nepal, Tibet, Indonesia and the
+/// Philippines. An index of words cuts them there.
+fn has_vowel_signs(c: char) -> bool {
+    matches!(u32::from(c),
+        0x0900..=0x0DFF | 0x0F00..=0x0FFF | 0x1700..=0x177F | 0x1900..=0x194F | 0x1A00..=0x1AAF | 0x1B00..=0x1C4F
+        | 0xA800..=0xA82F | 0xA880..=0xA8FF | 0xA930..=0xA9DF | 0xAA00..=0xAA5F | 0xAAE0..=0xAAFF | 0xABC0..=0xABFF
+        | 0x11000..=0x11FFF)
 }
 
 fn words(text: &str) -> Vec<String> {
     fold(&spaced(text))
-        .split(|c: char| !c.is_alphanumeric())
+        .split(|c: char| !c.is_alphanumeric() && !is_combining_mark(c))
         .filter(|word| !word.is_empty())
         .map(str::to_owned)
         .collect()
@@ -177,6 +199,28 @@ mod tests {
         assert_eq!(count("sql", text), None);
         assert_eq!(count("postgre*", text), Some(1));
         assert_eq!(count("数据库 PostgreSQL", text), Some(2));
+    }
+
+    #[test]
+    fn vowel_signs_make_other_words() {
+        for (text, is_there) in [("वह दिन था", true), ("उसने दान किया", false), ("यह दीन है", false), ("दिनांक", false)]
+        {
+            assert_eq!(count("दिन", text).is_some(), is_there, "{text}");
+        }
+        assert_eq!(count("दिन*", "दिनांक"), Some(1));
+        assert_eq!(count("दु*", "हिन्दी में पाठ"), None);
+        assert_eq!(count("हिन्दी", "हिन्दी में पाठ"), Some(1));
+        assert_eq!(count("हिन", "हिन्दी में पाठ"), None);
+        assert_eq!(count("ปู", "ปีใหม่"), None);
+        assert_eq!(count("ปู", "มีปูในทะเล"), Some(1));
+        assert_eq!(count("שלום", "שָׁלוֹם"), Some(1));
+        assert_eq!(count("كتاب", "كِتَاب"), Some(1));
+        let substring = |wanted: &str, text: &str| {
+            let query = SearchQuery { substring: true, ..SearchQuery::new(wanted) };
+            Terms::parse(&query).unwrap().matches(text)
+        };
+        assert_eq!(substring("दिन", "उसने दान किया"), None);
+        assert_eq!(substring("दिन", "दिनांक"), Some(1));
     }
 
     #[test]

@@ -53,7 +53,9 @@ pub async fn check(milepost: &Milepost) {
 /// Words, signs and calls that an index of plain words would pass over.
 pub async fn check_scripts(milepost: &Milepost) {
     let session = milepost.create(NewSession::titled("Scripts")).await.unwrap();
-    for text in ["我们使用PostgreSQL数据库和SQLite", "パパとママ", "deployed 🚀 at last"] {
+    let plain =
+        ["我们使用PostgreSQL数据库和SQLite", "パパとママ", "deployed 🚀 at last", "वह दिन था", "उसने दान किया", "ปีใหม่"];
+    for text in plain {
         session.append(user(text)).await.unwrap();
     }
     let mut beside = assistant("calling");
@@ -74,6 +76,10 @@ pub async fn check_scripts(milepost: &Milepost) {
     assert_eq!(found(milepost, query("数据库 postgresql")).await, [mixed]);
     assert!(found(milepost, query("ハハ")).await.is_empty());
     assert_eq!(found(milepost, query("パパ")).await, ["パパとママ"]);
+    // A day is no gift, and no crab is a new year.
+    assert_eq!(found(milepost, query("दिन")).await, ["वह दिन था"]);
+    assert_eq!(found(milepost, query("दा*")).await, ["उसने दान किया"]);
+    assert!(found(milepost, query("ปู")).await.is_empty());
     assert_eq!(found(milepost, query("🚀")).await, ["deployed 🚀 at last"]);
     assert!(found(milepost, query("deployed 🎉")).await.is_empty());
     for text in ["grepfiles", "wombat", "marmots"] {
