@@ -268,11 +268,11 @@ edges: [{from: nap, to: after}]
 #[test]
 fn a_worker_goes_on_until_it_is_stopped_and_leaves_runs_that_somebody_paused() {
     let place = Place::new();
-    place.write("timer.yaml", "nodes: {nap: {action: wait, with: {for: 200ms}}}\n");
+    place.write("timer.yaml", "nodes: {nap: {action: wait, with: {for: 3s}}}\n");
     assert_eq!(place.run(&["run", "timer.yaml", "--patience", "0s"]).code, 11);
     let id = text(&place.json(&["sessions", "list"]), "/sessions/0/sessionId").to_owned();
     place.ok(&["sessions", "pause", &id]);
-    std::thread::sleep(std::time::Duration::from_millis(250));
+    std::thread::sleep(std::time::Duration::from_millis(3050));
     assert_eq!(place.run(&["work", "--until-idle"]).code, 0);
     assert_eq!(status(&place, &id), "paused");
     let child = place.command(["work"]).spawn().unwrap();
