@@ -263,12 +263,16 @@ impl Store {
         let (unneeded, before) = self.unneeded_blobs().await?;
         let idle: Vec<_> = unneeded.into_iter().filter(|info| info.touched < before).collect();
         collected.bytes = idle.iter().map(|info| info.bytes).sum();
-        for page in idle.chunks(self.inner.limits.max_page) {
-            let ids: Vec<BlobId> = page.iter().map(|info| info.id).collect();
+        let ids: Vec<BlobId> = idle.into_iter().map(|info| info.id).collect();
+        let mut pages = ids.chunks(self.inner.limits.max_page);
+        // Once also where nothing is idle: payloads that lie elsewhere may be those of no row at all.
+        let mut next = Some(pages.next().unwrap_or_default());
+        while let Some(page) = next {
             collected.blobs += match dry_run {
-                true => ids.len() as u64,
-                false => self.inner.backend.drop_blobs(self.workspace(), ids, before).await?,
+                true => page.len() as u64,
+                false => self.inner.backend.drop_blobs(self.workspace(), page.to_vec(), before).await?,
             };
+            next = pages.next();
         }
         Ok(collected)
     }
