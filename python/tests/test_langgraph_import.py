@@ -190,7 +190,7 @@ def test_the_command_brings_threads_over(peer: Peer, sqlite_url: str) -> None:
     with MilepostSaver(sqlite_url) as saver:
         there = everything(peer.saver)
         assert everything(saver) == there
-        assert told == {"threads": 5, "checkpoints": len(there), "known": 0, "writes": told["writes"], "dryRun": False}
+        assert told == {"threads": 5, "checkpoints": len(there), "known": 0, "writes": told["writes"], "dryRun": False, "leftOut": []}
         session = saver.session("ünï/code ☃")
     shown = subprocess.run([command, "--store", sqlite_url, "sessions", "show", session], check=True, capture_output=True, text=True)
     assert "ünï/code" in shown.stdout
