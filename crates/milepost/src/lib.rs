@@ -98,6 +98,6 @@ pub use shared::{Add, Shared};
 #[cfg(feature = "sqlite")]
 pub use sql::{MAX_ROWS, Table};
 pub use step::Together;
-pub use summary::{SessionSummary, project_name};
+pub use summary::{SessionSummary, beside, project_name};
 pub use time::{parse_time, relative};
 pub use usage::Usage;

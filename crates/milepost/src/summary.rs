@@ -1,6 +1,6 @@
 //! What a card or a line of a list says of a session.
 
-use milepost_model::{CheckpointId, Message, Position, Session, SessionId, Status, Timestamp, Trigger};
+use milepost_model::{Channel, CheckpointId, Message, Position, Session, SessionId, Status, Timestamp, Trigger};
 use milepost_store::{MarkQuery, MessageQuery};
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ pub struct SessionSummary {
     /// When it was last written.
     #[serde(serialize_with = "crate::text::time")]
     pub last_active_at: Timestamp,
-    /// The last message.
+    /// The last message of the conversation; what lies [beside](beside) it is none.
     pub last_message: Option<Message>,
     /// The session it branched from.
     pub parent_session_id: Option<SessionId>,
@@ -85,6 +85,16 @@ pub fn project_name(session: &Session) -> Option<&str> {
     name.or(session.project.as_deref())
 }
 
+/// The conversation that a channel lies beside, if it does: there is what was paid for and is no part of the conversation, answers
+/// that were cut before their first word (`cut`, `NODE/cut`) and summaries (`main/summary`).
+pub fn beside(channel: &Channel) -> Option<Channel> {
+    match channel.as_str().rsplit_once('/') {
+        Some((of, "cut" | "summary")) => Channel::new(of).ok(),
+        None if channel.as_str() == "cut" => Some(Channel::MAIN),
+        _ => None,
+    }
+}
+
 impl Milepost {
     /// Why a session is paused, or what it waits for, if that was said: it is noted with the checkpoint taken then.
     pub async fn reason(&self, session: &Session) -> Result<Option<String>> {
@@ -122,10 +132,14 @@ impl Milepost {
 
     async fn with_last_message(&self, session: Session) -> Result<SessionSummary> {
         let last = MessageQuery { last: Some(1), ..MessageQuery::default() };
-        let last = match session.messages() {
+        let mut last = match session.messages() {
             0 => None,
             _ => self.store().messages(session.id, &last).await?.pop(),
         };
+        if let Some(channel) = last.as_ref().and_then(|last| beside(&last.message.channel)) {
+            let query = MessageQuery { channel: Some(channel), last: Some(1), ..MessageQuery::default() };
+            last = self.store().messages(session.id, &query).await?.pop().or(last);
+        }
         let reason = self.reason(&session).await?;
         Ok(SessionSummary { last_message: last.map(|stored| stored.message), reason, ..SessionSummary::of(session) })
     }

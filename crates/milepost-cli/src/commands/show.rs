@@ -42,7 +42,8 @@ pub async fn show(app: &mut App, session: &str) -> Result<()> {
     let holder = lease.filter(|lease| lease.owner.is_some() && lease.until > app.out.now);
     if app.out.json {
         let mut value = serde_json::to_value(SessionSummary { reason, ..SessionSummary::of(info.clone()) })?;
-        value["lastMessage"] = json!(messages.last().map(|stored| &stored.message));
+        let last = messages.iter().rfind(|stored| milepost::beside(&stored.message.channel).is_none());
+        value["lastMessage"] = json!(last.or(messages.last()).map(|stored| &stored.message));
         value["messages"] = messages.iter().map(message_json).collect();
         value["extra"] = Value::Object(info.extra.clone());
         value["holder"] = json!(holder.map(|lease| lease.holder));

@@ -421,6 +421,13 @@ fn a_model_may_write_the_summary_of_any_session() {
         .collect();
     place.ok(&["messages", "add", &id, "--from-json", &json!(list).to_string()]);
     let shown = place.ok(&["sessions", "compact", &id, "--model", "scripted/model.yaml"]);
+    for (args, at) in [
+        (&["sessions", "list"][..], "/sessions/0/lastMessage/content"),
+        (&["sessions", "show", &id], "/lastMessage/content"),
+    ] {
+        let last = place.json(args);
+        assert!(!text(&last, at).contains("completedItems"), "the summary is no message of the conversation: {last:#}");
+    }
     assert!(shown.contains("found the byte"), "{shown}");
     // What it cost is told with everything else that was asked, and is no part of the conversation.
     let usage = place.json(&["stats", "--usage", &id]);
