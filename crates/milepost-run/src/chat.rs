@@ -114,6 +114,8 @@ pub struct Chat {
     purse: Counted,
     /// What it had cost when this process came.
     before: Spent,
+    /// What was spent in sessions that this process went on from, in branches.
+    elsewhere: Spent,
     /// The model said that the next call makes no sense before.
     ready_at: Mutex<Option<Timestamp>>,
 }
@@ -127,7 +129,8 @@ impl Chat {
 
     fn with(session: Session, model: Arc<dyn Model>, dialect: Dialect, purse: Counted) -> Self {
         let (leave, ready_at, before) = (Mutex::default(), Mutex::default(), purse.spent());
-        Self { session, model, dialect, max_tokens: None, timer: Timer::real(), leave, purse, before, ready_at }
+        let (max_tokens, timer, elsewhere) = (None, Timer::real(), Spent::default());
+        Self { session, model, dialect, max_tokens, timer, leave, purse, before, elsewhere, ready_at }
     }
 
     /// Goes on with a conversation. What a crash left of an answer becomes a message.
@@ -175,7 +178,9 @@ impl Chat {
 
     /// What it cost since this process came: answers, greetings and summaries.
     pub fn spent(&self) -> Spent {
-        self.purse.spent().since(&self.before)
+        let mut spent = self.elsewhere;
+        spent.add(&self.purse.spent().since(&self.before));
+        spent
     }
 
     /// What it may cost.
@@ -405,9 +410,8 @@ impl Chat {
             if whom == Whom::Back {
                 message.extra.insert("metadata".to_owned(), json!({ "type": "greeting" }));
             }
-            self.session.append(message.clone()).await?;
             self.purse.spend(&message);
-            self.purse.note(&self.session).await?;
+            self.session.append_with(vec![message], &self.purse.noted()).await?;
         }
         let mark = match said {
             Said::Cut { why: ModelError::Cancelled { .. }, .. } | Said::Failed(ModelError::Cancelled { .. }) => None,
@@ -511,11 +515,15 @@ impl Chat {
         let title = title.or_else(|| info.title.map(|title| format!("{title} (branch)")));
         let new = title.map(NewSession::titled).unwrap_or_default();
         let session = engine.branch(id, &Point::Checkpoint(here), new).await?;
-        let Self { session: old, model, dialect, max_tokens, timer, purse, before, ready_at, .. } = self;
+        let elsewhere = self.spent();
+        // A session of its own: what it shares was spent where it was written.
+        let purse = Counted::of(&session).await?;
+        purse.note(&session).await?;
+        let Self { session: old, model, dialect, max_tokens, timer, ready_at, .. } = self;
         wake::forget(&engine, id).await?;
         old.pause(Some("went on in a branch")).await?;
         old.release().await?;
-        Ok(Self { session, model, dialect, max_tokens, timer, leave: Mutex::default(), purse, before, ready_at })
+        Ok(Self { max_tokens, timer, elsewhere, ready_at, ..Self::with(session, model, dialect, purse) })
     }
 
     /// Compacts when the next request would be over the budget. The model makes the summary; where it cannot, one is made
@@ -570,7 +578,7 @@ async fn refuse_a_run(engine: &Milepost, info: &SessionInfo) -> Result<()> {
     Ok(())
 }
 
-/// What a session may cost and has cost, and whether that is kept in its state: else its messages tell it.
+/// What a session may cost and has cost, and whether its state says so, too.
 #[derive(Default)]
 struct Counted {
     purse: Purse,
@@ -580,17 +588,8 @@ struct Counted {
 impl Counted {
     async fn of(session: &Session) -> Result<Self> {
         let state = session.state().await?;
-        let recorded = budget::recorded(&state, None);
-        // A run counts what its own answers cost, from nothing.
-        let is_recorded = recorded.is_some() || Ledger::graph_text(&state).is_some();
-        let spent = match (recorded, is_recorded) {
-            (Some(spent), _) => spent,
-            (None, true) => Spent::default(),
-            (None, false) => {
-                let all = session.engine().store().messages(session.id(), &MessageQuery::default()).await?;
-                Spent::of(all.iter().map(|stored| &stored.message))
-            }
-        };
+        let spent = budget::spent_by(session.engine(), session.id(), &state).await?;
+        let is_recorded = budget::recorded(&state, None).is_some() || Ledger::graph_text(&state).is_some();
         Ok(Self { purse: Purse::new(budget::recorded_budget(&state), spent), is_recorded })
     }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use milepost_model::{Block, Message, Position, Role, Seq, Session, SessionId, State, TimelineId, Timestamp};
 use milepost_store::backend::{MAIN_HEAD, Timeline};
-use milepost_store::{KeyError, MarkQuery, MessageQuery, SessionQuery};
+use milepost_store::{KeyError, MarkQuery, MessageQuery, SessionQuery, StoredMessage};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -122,17 +122,43 @@ impl Milepost {
         Ok(overview)
     }
 
+    /// Goes through every message that was written to a session: also those that a restore left behind, and not those that it
+    /// shares with the session it branched from. So what is counted here is what the figures say. Damaged entries are passed
+    /// over; how many of them may have been messages.
+    pub async fn each_written(&self, id: SessionId, mut each: impl FnMut(&Message) + Send) -> Result<u64> {
+        let mut lost = 0;
+        for line in self.own_lines(&self.store().session(id).await?).await? {
+            let mut next = line.begin();
+            while let Some(from) = next {
+                let page = match self.store().messages_at(line.end(), &line.page(from)).await {
+                    Err(error) if error.is_damage() => {
+                        let rest = MessageQuery { from: Some(from), ..MessageQuery::default() };
+                        let salvaged = self.messages_past_damage(id, Some(line.end()), &rest).await?;
+                        (lost, next) = (lost + salvaged.lost, None);
+                        salvaged.messages
+                    }
+                    page => {
+                        let page = page?;
+                        next = after(&page);
+                        page
+                    }
+                };
+                page.iter().for_each(|stored| each(&stored.message));
+            }
+        }
+        Ok(lost)
+    }
+
     async fn count(&self, session: &Session, counting: &mut Counting, days: &mut BTreeMap<String, Day>) -> Result<()> {
         let id = session.id;
         let lines = self.own_lines(session).await?;
         let before = counting.done.total_messages - counting.done.left_messages;
         let (mut first, mut last) = (None, None);
         for line in &lines {
-            let Some(end) = line.to.0.checked_sub(1) else { continue };
-            let end = Position { timeline: line.timeline, seq: Seq(end) };
-            let mut query = MessageQuery { first: Some(PAGE), from: Some(line.from), ..MessageQuery::default() };
-            loop {
-                let page = self.store().messages_at(end, &query).await?;
+            let mut next = line.begin();
+            while let Some(from) = next {
+                let page = self.store().messages_at(line.end(), &line.page(from)).await?;
+                next = after(&page);
                 for stored in &page {
                     counting.message(&stored.message, stored.at.seq >= line.kept);
                     let day = day(days, stored.time);
@@ -140,10 +166,6 @@ impl Milepost {
                     day.usage = day.usage + Usage::of(&stored.message);
                     first = Some(first.map_or(stored.time, |first: Timestamp| first.min(stored.time)));
                     last = last.max(Some(stored.time));
-                }
-                match page.last() {
-                    Some(stored) if page.len() == PAGE => query.from = Some(stored.at.seq.next()),
-                    _ => break,
                 }
             }
         }
@@ -218,6 +240,28 @@ struct OwnLine {
     to: Seq,
     /// What lies from here on was left behind by a restore.
     kept: Seq,
+}
+
+impl OwnLine {
+    /// Where it begins, unless it is empty.
+    fn begin(&self) -> Option<Seq> {
+        (self.to > self.from).then_some(self.from)
+    }
+
+    /// Its last entry.
+    fn end(&self) -> Position {
+        Position { timeline: self.timeline, seq: Seq(self.to.0.saturating_sub(1)) }
+    }
+
+    /// Its next messages from an entry on.
+    fn page(&self, from: Seq) -> MessageQuery {
+        MessageQuery { first: Some(PAGE), from: Some(from), ..MessageQuery::default() }
+    }
+}
+
+/// Where the next page begins, if there may be one.
+fn after(page: &[StoredMessage]) -> Option<Seq> {
+    page.last().filter(|_| page.len() == PAGE).map(|stored| stored.at.seq.next())
 }
 
 /// How far each timeline leads to the head.

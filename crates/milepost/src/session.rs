@@ -197,12 +197,21 @@ impl Session {
 
     /// Adds messages, all or none.
     pub async fn append_all(&self, messages: Vec<Message>) -> Result<Appended> {
+        self.append_with(messages, &[]).await
+    }
+
+    /// Adds messages and sets values of the state by their paths, all or none. What a path leads through has to be there.
+    pub async fn append_with(&self, messages: Vec<Message>, set: &[(StatePath, Value)]) -> Result<Appended> {
         let count = messages.len() as u64;
         let mut append = Append::new();
         let mut found = Vec::new();
         for mut message in messages {
             found.extend(self.redaction().message(&mut message));
             append = append.message(message);
+        }
+        let delta = self.delta(set.to_vec(), Vec::new(), &mut found)?;
+        if !delta.is_empty() {
+            append = append.delta(delta);
         }
         self.keep_secrets(found).await?;
         let due = self.due(count);

@@ -106,26 +106,7 @@ impl Session {
             }
             append = append.event(event);
         }
-        let mut delta = Delta::builder();
-        for (path, value) in together.set {
-            // A named key is left out by its name, which is the last part of the path.
-            let name = match path.parts().last() {
-                Some(PathPart::Key(key)) => key.clone(),
-                _ => String::new(),
-            };
-            let mut named = Value::Object(Map::from_iter([(name.clone(), value)]));
-            found.extend(self.redaction().value(&mut named));
-            let Some(value) = named.as_object_mut().and_then(|map| map.remove(&name)) else { continue };
-            delta = delta.set(path, value);
-        }
-        for (path, items) in together.gained {
-            let mut items = Value::Array(items);
-            found.extend(self.redaction().value(&mut items));
-            if let Value::Array(items) = items {
-                delta = delta.append(path, items);
-            }
-        }
-        let delta = delta.build().map_err(milepost_store::Error::from)?;
+        let delta = self.delta(together.set, together.gained, found)?;
         if !delta.is_empty() {
             append = append.delta(delta);
         }
@@ -139,5 +120,34 @@ impl Session {
             marks.push(mark);
         }
         Ok(append)
+    }
+
+    /// A change of the state, without its secrets.
+    pub(crate) fn delta(
+        &self,
+        set: Vec<(StatePath, Value)>,
+        gained: Vec<(StatePath, Vec<Value>)>,
+        found: &mut Vec<Secret>,
+    ) -> Result<Delta> {
+        let mut delta = Delta::builder();
+        for (path, value) in set {
+            // A named key is left out by its name, which is the last part of the path.
+            let name = match path.parts().last() {
+                Some(PathPart::Key(key)) => key.clone(),
+                _ => String::new(),
+            };
+            let mut named = Value::Object(Map::from_iter([(name.clone(), value)]));
+            found.extend(self.redaction().value(&mut named));
+            let Some(value) = named.as_object_mut().and_then(|map| map.remove(&name)) else { continue };
+            delta = delta.set(path, value);
+        }
+        for (path, items) in gained {
+            let mut items = Value::Array(items);
+            found.extend(self.redaction().value(&mut items));
+            if let Value::Array(items) = items {
+                delta = delta.append(path, items);
+            }
+        }
+        Ok(delta.build().map_err(milepost_store::Error::from)?)
     }
 }

@@ -71,7 +71,7 @@ pub async fn run(app: &mut App, args: Work) -> Result<ExitCode> {
                 if idle.going.contains(&id) {
                     continue;
                 }
-                match begin(app, &engine, &models, id, &args).await {
+                match Box::pin(begin(app, &engine, &models, id, &args)).await {
                     Ok(Begun::Goes(run)) => {
                         idle.going.insert(id);
                         runs.spawn(run);

@@ -57,6 +57,31 @@ fn a_budget_pauses_a_run_and_what_is_told_raises_it() {
     assert_seen!("budgets", seen.end());
 }
 
+/// Whoever goes back pays again: a budget counts what `stats` does.
+#[test]
+fn a_budget_counts_what_going_back_left_behind() {
+    let place = Place::new();
+    place.write(
+        "three.yaml",
+        THREE.replace("outputs:", "  - {id: d, action: model, with: {prompt: more}, needs: c}\noutputs:"),
+    );
+    place.write("model.yaml", "replies: [{text: Yes., usage: {input_tokens: 100, output_tokens: 50}}]\n");
+    let model = ["--model", "scripted/model.yaml"];
+    assert_eq!(place.run(&[&["run", "three.yaml", "--budget-tokens", "300"], &model[..]].concat()).code, 10);
+    let marks = place.json(&["sessions", "checkpoints", "last"]);
+    let is_first = |mark: &&Value| mark["description"] == "after a";
+    let all = marks["checkpoints"].as_array().or(marks.as_array()).unwrap();
+    let first = all.iter().find(is_first).unwrap_or_else(|| panic!("{marks:#}"));
+    let back =
+        ["resume", "last", "--checkpoint", text(first, "/checkpoint_id"), "--repeat-effects", "--budget-tokens", "400"];
+    let ran = place.run(&[&back[..], &model[..]].concat());
+    assert_eq!(ran.code, 10, "{}", ran.err);
+    assert!(ran.err.contains("budget of 400 tokens is used up (450)"), "{}", ran.err);
+    let stats = place.json(&["stats", "--usage", "last"]);
+    assert_eq!(number(&stats, "/usage/inputTokens") + number(&stats, "/usage/outputTokens"), 450);
+    assert_eq!(number(&place.json(&["resume", "last", "--dry-run"]), "/spent/tokens"), 450);
+}
+
 #[test]
 fn programs_are_told_what_a_resume_will_cost_before_it_begins() {
     let place = Place::new();

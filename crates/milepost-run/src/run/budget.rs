@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use milepost::Usage;
+use milepost::{Milepost, SessionId, Usage};
 use milepost_model::{Message, Role, State};
 use milepost_models::Cost;
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,14 @@ pub struct Spent {
     pub cost_usd: f64,
 }
 
+/// What a message of the assistant that came from a model has at least one of. Others were written by hand, brought over from
+/// elsewhere, or are what a crash left of an answer: nobody says that they cost anything.
+const OF_MODELS: [&str; 7] = ["usage", "tokens", "cost_usd", "costUsd", "cost", "model", "stop_reason"];
+
+fn is_answer(message: &Message) -> bool {
+    message.role == Role::Assistant && OF_MODELS.iter().any(|name| message.extra.contains_key(*name))
+}
+
 fn is_none(count: &u64) -> bool {
     *count == 0
 }
@@ -54,7 +62,7 @@ impl Spent {
     /// What these messages cost, as far as they say.
     pub fn of<'m>(messages: impl IntoIterator<Item = &'m Message>) -> Self {
         let mut spent = Spent::default();
-        for message in messages.into_iter().filter(|message| message.role == Role::Assistant) {
+        for message in messages.into_iter().filter(|message| is_answer(message)) {
             let usage = Usage::of(message);
             let is_priced = ["cost_usd", "costUsd", "cost"].iter().any(|name| message.extra.contains_key(*name));
             spent.add(&Spent {
@@ -95,6 +103,18 @@ impl Spent {
         self.input_tokens = self.input_tokens.saturating_add(more.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(more.output_tokens);
         self.cost_usd += more.cost_usd;
+    }
+}
+
+/// What a session has cost. The log tells it, not the state: going back takes the state back, and what was spent stays spent.
+/// As everywhere, an answer counts where it was written, so that a branch begins with nothing spent.
+pub(crate) async fn spent_by(engine: &Milepost, id: SessionId, state: &State) -> milepost::Result<Spent> {
+    let mut spent = Spent::default();
+    let lost = engine.each_written(id, |message| spent.add(&Spent::of([message]))).await?;
+    match recorded(state, None) {
+        // What cannot be read any more was noted.
+        Some(noted) if lost > 0 && noted.answers > spent.answers => Ok(noted),
+        _ => Ok(spent),
     }
 }
 
@@ -146,7 +166,7 @@ impl Purse {
     }
 }
 
-/// What is recorded as spent: by the session, or by a node of it.
+/// What is recorded as spent: by the session, as it was when that was noted, or by a node of it.
 pub(crate) fn recorded(state: &State, node: Option<&str>) -> Option<Spent> {
     let execution = state.section("execution")?;
     let value = match node {

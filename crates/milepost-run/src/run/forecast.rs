@@ -190,7 +190,7 @@ impl Runner {
             // Nothing at all sums up to minus zero.
             cost_usd: steps.iter().map(|step| step.cost_usd).sum::<Option<f64>>().map(|cost| cost + 0.0),
             unknown: unknown.collect(),
-            spent: budget::recorded(state, None).unwrap_or_default(),
+            spent: budget::spent_by(&self.engine, id, state).await?,
             budget: budget::choose(self.budget, graph.budget, state),
             steps,
         })

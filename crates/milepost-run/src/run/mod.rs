@@ -382,7 +382,8 @@ impl Runner {
         let actions = self.all_actions();
         has_actions(&graph, &actions)?;
         let budget = budget::choose(self.budget, graph.budget, state);
-        let purse = Arc::new(Purse::new(budget, budget::recorded(state, None).unwrap_or_default()));
+        let spent = budget::spent_by(&self.engine, session.id(), state).await?;
+        let purse = Arc::new(Purse::new(budget, spent));
         let head = session.info().await.head.to_string();
         if self.repeats_effects {
             ledger.set_of_run(&[back::ACCEPTED], head.clone().into());
@@ -412,7 +413,7 @@ impl Runner {
         if is_changed {
             turn.note_graph(compare::begun_with(state, &self.own_actions()));
         }
-        turn.note_budget(state, budget);
+        turn.note_budget(state);
         let end = turn.go().await;
         let Some(session) = turn.into_session() else {
             return Err(Error::refused(format!("running session {id}"), "it is held by nobody", "resume it"));

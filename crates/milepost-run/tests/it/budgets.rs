@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use milepost::{NewSession, Resume};
-use milepost_run::run::{Basis, Budget, End};
+use milepost::{MarkQuery, NewSession, Point, Resume, SessionId};
+use milepost_run::run::{Again, Basis, Budget, End};
 use serde_json::json;
 
 use crate::support::{Scene, Telling, completed, graph};
@@ -183,4 +183,82 @@ async fn a_run_waits_for_a_model_that_used_up_its_limit() {
     scene.clock.advance_ms(600_000);
     completed(&runner.resume(id, Resume::latest(), None, &EMPTY).await.unwrap().0);
     assert_eq!(model.asked(), 2);
+}
+
+const FOUR: &str = "
+name: four
+steps:
+  - {id: a, action: model, with: {prompt: x}}
+  - {id: b, action: model, with: {prompt: x}, needs: a}
+  - {id: c, action: model, with: {prompt: x}, needs: b}
+  - {id: d, action: model, with: {prompt: x}, needs: c}
+";
+
+/// Every answer costs 150 tokens and a quarter.
+const EVEN: &str =
+    "after_last: repeat\nreplies: [{text: Yes., usage: {input_tokens: 100, output_tokens: 50}, cost_usd: 0.25}]\n";
+
+fn tokens(limit: u64) -> Budget {
+    Budget { tokens: Some(limit), cost_usd: None }
+}
+
+/// The checkpoint that was taken when this step was done.
+async fn after(scene: &Scene, id: SessionId, node: &str) -> Point {
+    let marks = scene.engine().await.store().marks(id, &MarkQuery::default()).await.unwrap();
+    let said = format!("after {node}");
+    let found = marks.iter().find(|mark| mark.checkpoint.description.as_ref() == Some(&said));
+    Point::Checkpoint(found.unwrap_or_else(|| panic!("{marks:?}")).checkpoint.id)
+}
+
+/// Tokens that were spent: as the budget counts them, as the state says, and as the figures do.
+async fn thrice(scene: &Scene, id: SessionId) -> [u64; 3] {
+    let engine = scene.engine().await;
+    let counted = scene.runner(&engine).forecast(id, None).await.unwrap().spent.tokens();
+    let state = scene.section(id, "execution").await["spent"].clone();
+    let noted = state["input_tokens"].as_u64().unwrap() + state["output_tokens"].as_u64().unwrap();
+    [counted, noted, engine.analytics(id).await.unwrap().usage.tokens()]
+}
+
+/// What going back left behind was paid for: a budget counts it, as the figures do.
+#[tokio::test]
+async fn a_budget_counts_what_going_back_left_behind() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let runner = scene.scripted(&engine, EVEN);
+    let (id, end) = runner.clone().budget(tokens(300)).start(&graph(FOUR), NewSession::default()).await.unwrap();
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("(300)")), "{end:?}");
+    let back = Resume { point: after(&scene, id, "a").await, ..Resume::latest() };
+    let ask = runner.preview(id, &back, None, &EMPTY).await.unwrap().forecast;
+    assert_eq!(ask.spent.tokens(), 300, "what it cost so far is told before");
+    let (end, _) = runner.clone().budget(tokens(400)).repeat_effects().resume(id, back, None, &EMPTY).await.unwrap();
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("400 tokens is used up (450)")), "{end:?}");
+    assert_eq!(thrice(&scene, id).await, [450; 3]);
+    // Whoever restores in between, and how often, changes nothing about it. The budget is that of the moment.
+    for _ in 0..2 {
+        let held = engine.hold(id).await.unwrap();
+        held.restore(&after(&scene, id, "a").await).await.unwrap();
+        held.release().await.unwrap();
+    }
+    let (end, _) = runner.clone().repeat_effects().resume(id, Resume::latest(), None, &EMPTY).await.unwrap();
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("300 tokens is used up (450)")), "{end:?}");
+    assert_eq!(thrice(&scene, id).await, [450; 3]);
+    // Money is no other.
+    let dollars = Budget { tokens: None, cost_usd: Some(1.0) };
+    let (end, _) = runner.budget(dollars).repeat_effects().resume(id, Resume::latest(), None, &EMPTY).await.unwrap();
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("$1 is used up ($1.0000)")), "{end:?}");
+    assert_eq!(thrice(&scene, id).await, [600; 3]);
+}
+
+/// A branch is a session of its own: what it shares was spent where it was written, and counts there.
+#[tokio::test]
+async fn a_branch_counts_what_it_spent_itself() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let runner = scene.scripted(&engine, EVEN).budget(tokens(300));
+    let (id, _) = runner.start(&graph(FOUR), NewSession::default()).await.unwrap();
+    let again = Again { node: "b".into(), round: None, input: serde_json::Map::new() };
+    let (branch, end) = runner.rerun(id, &again, None, NewSession::default()).await.unwrap();
+    assert!(matches!(&end, End::Paused { why, .. } if why.contains("300 tokens is used up (300)")), "{end:?}");
+    assert_eq!((thrice(&scene, branch).await, thrice(&scene, id).await), ([300; 3], [300; 3]));
+    assert_eq!(scene.section(branch, "execution").await["spent"]["answers"], 2, "b and c");
 }

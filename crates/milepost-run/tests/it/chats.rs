@@ -1,7 +1,9 @@
 //! Conversations with a model: what it is given, and who writes the summary when there is no room for all of it.
 
 use milepost::context::history::Dialect;
-use milepost::{Message, NewSession, Resume, Role, SessionId, SessionPatch};
+use milepost::model::{Body, EntryKind, Seq};
+use milepost::store::backend::Range;
+use milepost::{Message, NewSession, Point, Resume, Role, SessionId, SessionPatch};
 use milepost_models::Cancel;
 use milepost_run::chat::{Author, Chat, Said, WAKE_TRIES, compact_by};
 use milepost_run::run::{Budget, End, answer};
@@ -378,6 +380,94 @@ async fn a_budget_counts_what_a_conversation_cost_before_it() {
     let (chat, _) = Chat::resume(&engine, id, Resume::latest(), model.clone(), Dialect::OpenAi).await.unwrap();
     let chat = chat.budget(Some(Budget { tokens: None, cost_usd: Some(0.5) })).await.unwrap();
     assert!(matches!(chat.say("two", &Cancel::new(), |_| {}).await.unwrap(), Said::OverBudget(_)));
+}
+
+/// A kill between an answer and the note of what it cost would count too little: they are one append.
+#[tokio::test]
+async fn an_answer_and_what_it_cost_are_stored_together() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let model = Overheard::new(PRICED);
+    let chat = Chat::begin(&engine, NewSession::default(), model, Dialect::OpenAi).await.unwrap();
+    let chat = chat.budget(Some(Budget { tokens: Some(1000), cost_usd: None })).await.unwrap();
+    chat.say("one", &Cancel::new(), |_| {}).await.unwrap();
+    let head = chat.session().info().await.head;
+    let range = Range::all(head, Seq(0), Seq(u64::MAX));
+    let stored = engine.store().backend().read(engine.store().workspace(), range).await.unwrap();
+    let entries = engine.store().entries(chat.session().id(), Seq(0), Seq(u64::MAX)).await.unwrap();
+    let is_answer = |body: &Option<Body>| matches!(body, Some(Body::Message(said)) if said.role == Role::Assistant);
+    let answer = entries.iter().position(|entry| is_answer(&entry.body)).unwrap();
+    assert!(stored[answer].1.batch.is_some(), "an append begins with the answer");
+    assert_eq!(entries[answer + 1].kind, EntryKind::State);
+    assert!(stored[answer + 1].1.batch.is_none(), "what it cost goes along");
+}
+
+/// What a version before left when it was killed in between, or what a program wrote by itself: the log counts.
+#[tokio::test]
+async fn an_answer_whose_cost_was_not_noted_counts() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let model = Overheard::new(PRICED);
+    let chat = Chat::begin(&engine, NewSession::default(), model.clone(), Dialect::OpenAi).await.unwrap();
+    let chat = chat.budget(Some(Budget { tokens: Some(60), cost_usd: None })).await.unwrap();
+    let id = chat.session().id();
+    let mut answer = Message::new(Role::Assistant, "Noted.");
+    answer.extra.insert("usage".to_owned(), json!({"input_tokens": 40, "output_tokens": 20}));
+    chat.session().append(answer).await.unwrap();
+    chat.leave().await.unwrap();
+    let (chat, _) = Chat::resume(&engine, id, Resume::latest(), model.clone(), Dialect::OpenAi).await.unwrap();
+    let said = chat.say("two", &Cancel::new(), |_| {}).await.unwrap();
+    assert!(matches!(&said, Said::OverBudget(why) if why.contains("(60)")), "{said:?}");
+    assert_eq!(model.given().len(), 0);
+}
+
+/// Going back takes the state back, and with it what it says was spent; what was spent stays spent. A branch begins with nothing.
+#[tokio::test]
+async fn a_conversation_that_was_set_back_counts_what_it_left_behind() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let model = Overheard::new(PRICED);
+    let chat = Chat::begin(&engine, NewSession::titled("Dear"), model.clone(), Dialect::OpenAi).await.unwrap();
+    let chat = chat.budget(Some(Budget { tokens: Some(100), cost_usd: None })).await.unwrap();
+    let id = chat.session().id();
+    chat.say("one", &Cancel::new(), |_| {}).await.unwrap();
+    let back = chat.session().checkpoint_labelled("one").await.unwrap();
+    chat.say("two", &Cancel::new(), |_| {}).await.unwrap();
+    chat.leave().await.unwrap();
+    let how = Resume { point: Point::Checkpoint(back), ..Resume::latest() };
+    let (chat, _) = Chat::resume(&engine, id, how, model.clone(), Dialect::OpenAi).await.unwrap();
+    let said = chat.say("two", &Cancel::new(), |_| {}).await.unwrap();
+    assert!(matches!(&said, Said::OverBudget(why) if why.contains("(100)")), "{said:?}");
+    let branch = chat.branch(None).await.unwrap();
+    assert_eq!(branch.may_cost().tokens, Some(100), "the budget is the same");
+    assert!(matches!(branch.say("three", &Cancel::new(), |_| {}).await.unwrap(), Said::Whole(_)));
+    let branch_id = branch.session().id();
+    assert_eq!(branch.spent().tokens(), 50);
+    branch.leave().await.unwrap();
+    assert_eq!(counted(&scene, branch_id).await, ([40, 10, 50], [40, 10, 50]));
+    assert_eq!(engine.analytics(id).await.unwrap().usage.tokens(), 100);
+}
+
+/// What lies beside a conversation is no message of it: neither a summary nor what came of an answer that was cut.
+#[tokio::test]
+async fn the_last_message_of_a_session_is_the_last_of_its_conversation() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let model = Overheard::new(&costly(SUMMARY));
+    let chat = Chat::begin(&engine, NewSession::titled("Bytes"), model.clone(), Dialect::OpenAi).await.unwrap();
+    let id = chat.session().id();
+    for number in 0..12 {
+        chat.say(&long(number), &Cancel::new(), |_| {}).await.unwrap();
+    }
+    let how = milepost::Compact { keep_messages: 1, ..milepost::Compact::default() };
+    assert_eq!(compact_by(chat.session(), &how, &*model, &Cancel::new()).await.unwrap().1, Author::Model);
+    chat.leave().await.unwrap();
+    let last = engine.summary(id).await.unwrap().last_message.unwrap();
+    assert_eq!((last.text().as_ref(), last.channel.as_str()), ("Noted.", "main"));
+    let silent = Chat::begin(&engine, NewSession::default(), Telling::cut(""), Dialect::OpenAi).await.unwrap();
+    silent.say("Hello?", &Cancel::new(), |_| {}).await.unwrap();
+    let last = engine.summary(silent.session().id()).await.unwrap().last_message.unwrap();
+    assert_eq!(last.text(), "Hello?");
 }
 
 /// A model that says that its limit is used up is not asked before.

@@ -19,7 +19,7 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::action::{Action, Failed, Said};
-use super::budget::{self, Budget, Purse, Spent};
+use super::budget::{self, Purse, Spent};
 use super::error::{Error, Result};
 use super::ledger::{Entry, Ledger, Status};
 use super::parts::{Note, Parts};
@@ -160,13 +160,17 @@ impl<'r> Turn<'r> {
         }
     }
 
-    /// Notes the budget, when it is another than the one that is recorded.
-    pub fn note_budget(&mut self, state: &State, budget: Budget) {
+    /// Notes the budget and what is spent, when they are others than those that are recorded.
+    pub fn note_budget(&mut self, state: &State) {
+        let (budget, spent) = (self.purse.budget(), self.purse.spent());
         let nodes =
             self.graph.nodes.iter().filter_map(|node| Some((&node.id, budget::recorded(state, Some(&node.id))?)));
         self.usage = nodes.map(|(id, spent)| (id.clone(), spent)).collect();
         if budget != budget::recorded_budget(state) {
             self.ledger.set_of_run(&["budget"], budget::to_value(&budget));
+        }
+        if spent.answers != budget::recorded(state, None).unwrap_or_default().answers {
+            self.ledger.set_of_run(&["spent"], budget::to_value(&spent));
         }
         if self.graph.budget != budget::recorded_of_graph(state) {
             self.ledger.set_of_run(&["graph_budget"], budget::to_value(&self.graph.budget));
