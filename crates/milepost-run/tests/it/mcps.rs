@@ -1,10 +1,11 @@
 //! Tools of MCP servers: real ones, over their standard streams and over HTTP.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use milepost::NewSession;
+use milepost::{NewSession, Resume};
 use milepost_run::run::End;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -223,6 +224,126 @@ async fn a_tool_is_called_by_the_name_that_its_server_knows() {
     completed(&end);
     let said = serde_json::to_string(&scene.said(id, "a").await).unwrap();
     assert_eq!(said.matches("a dot and a slash").count(), 4, "each as a text and as content: {said}");
+}
+
+/// Stands before a server and passes everything on, but answers the next calls of tools itself; and how many it passed on.
+struct Gate {
+    url: String,
+    refuse: Mutex<VecDeque<&'static str>>,
+    passed: Mutex<usize>,
+}
+
+impl Gate {
+    async fn before(server: &Value, refuse: &[&'static str]) -> Arc<Self> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let server = server["url"].as_str().unwrap();
+        let server = server.trim_start_matches("http://").trim_end_matches("/mcp").to_owned();
+        let refuse = Mutex::new(refuse.iter().copied().collect());
+        let gate = Arc::new(Self { url, refuse, passed: Mutex::default() });
+        let own = Arc::clone(&gate);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (gate, server) = (Arc::clone(&own), server.clone());
+                // Whoever asked may be gone.
+                tokio::spawn(async move { drop(gate.pass(stream, &server).await) });
+            }
+        });
+        gate
+    }
+
+    /// One request of a connection, which is closed after it.
+    async fn pass(&self, mut client: tokio::net::TcpStream, server: &str) -> std::io::Result<()> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let (mut read, mut part) = (Vec::new(), [0; 4096]);
+        let (head, rest) = loop {
+            let text = String::from_utf8_lossy(&read).into_owned();
+            if let Some((head, rest)) = text.split_once("\r\n\r\n") {
+                let length =
+                    head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+                if rest.len() >= length.unwrap_or(0) {
+                    break (head.to_owned(), rest.to_owned());
+                }
+            }
+            match client.read(&mut part).await? {
+                0 => return Ok(()),
+                count => read.extend_from_slice(&part[..count]),
+            }
+        };
+        if rest.contains("\"tools/call\"") {
+            let refused = self.refuse.lock().unwrap().pop_front();
+            if let Some(refused) = refused {
+                let said = format!("HTTP/1.1 {refused}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                return client.write_all(said.as_bytes()).await;
+            }
+            *self.passed.lock().unwrap() += 1;
+        }
+        let mut upstream = tokio::net::TcpStream::connect(server).await?;
+        upstream.write_all(format!("{head}\r\nconnection: close\r\n\r\n{rest}").as_bytes()).await?;
+        tokio::io::copy_bidirectional(&mut client, &mut upstream).await.map(drop)
+    }
+
+    fn server(&self) -> Value {
+        json!({"url": self.url})
+    }
+
+    fn passed(&self) -> usize {
+        *self.passed.lock().unwrap()
+    }
+}
+
+const LATER: &str = "429 Too Many Requests\r\nRetry-After: 60";
+
+/// It had greeted, and then the call itself met a limit: nothing was called. It is waited for; what says no time is tried again as
+/// any failure is. What says neither that nothing happened is uncertain.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_in_the_middle_of_a_call_is_waited_for_and_the_tool_is_called_once() {
+    let server = served(false).await;
+    let gate = Gate::before(&server, &[LATER, LATER]).await;
+    let (scene, mut end, _) = call(&gate.server(), "echo", json!({"text": "hi"}), json!({})).await;
+    let id = scene.engine().await.sessions(&Default::default()).await.unwrap().sessions[0].id;
+    let key = scene.section(id, "execution").await["nodes"]["a"]["key"].clone();
+    for _ in 0..2 {
+        let End::Waiting { until: Some(until), what } = &end else { panic!("{end:?}") };
+        assert_eq!(until.since_ms(scene.engine().await.source().now()), 60_000);
+        assert_eq!((what[0].1.as_str(), gate.passed()), ("a limit: the server answered with status 429", 0));
+        let marks = scene.engine().await.store().marks(id, &Default::default()).await.unwrap();
+        assert!(marks.iter().any(|mark| mark.checkpoint.trigger.to_string() == "rate_limit"), "{marks:?}");
+        scene.clock.advance_ms(60_000);
+        end = scene.resume(id).await;
+    }
+    completed(&end);
+    let said = scene.section(id, "execution").await["outputs"]["a"]["text"].as_str().unwrap().to_owned();
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&said["said"], &said["key"], gate.passed()), (&json!("hi"), &key, 1), "under one key");
+
+    let gate = Gate::before(&server, &["429 Too Many Requests"]).await;
+    let twice = json!({"node": {"retry": {"attempts": 2, "backoff": "1ms"}}});
+    let (_, end, _) = call(&gate.server(), "echo", json!({"text": "hi"}), twice.clone()).await;
+    completed(&end);
+    assert_eq!(gate.passed(), 1);
+
+    let gate = Gate::before(&server, &["500 Internal Server Error\r\nRetry-After: 60"]).await;
+    let (_, end, _) = call(&gate.server(), "echo", json!({"text": "hi"}), twice).await;
+    assert!(matches!(&end, End::Uncertain { .. }), "{end:?}");
+    assert_eq!(gate.passed(), 0);
+}
+
+/// So it is in the middle of an agent's loop.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_in_the_middle_of_an_agents_call_is_waited_for() {
+    let gate = Gate::before(&served(true).await, &[LATER]).await;
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let runner = scene.scripted(&engine, "replies: [{calls: [{name: echo, input: {text: hi}}]}, {text: done}]\n");
+    let tools = json!([{"mcp": gate.server()}]);
+    let text = json!({"nodes": {"a": {"action": "agent", "with": {"prompt": "go", "tools": tools}}}}).to_string();
+    let (id, end) = runner.start(&graph(&text), NewSession::default()).await.unwrap();
+    let End::Waiting { until: Some(until), .. } = &end else { panic!("{end:?}") };
+    assert_eq!(until.since_ms(engine.source().now()), 60_000);
+    scene.clock.advance_ms(60_000);
+    completed(&runner.resume(id, Resume::latest(), None, &Default::default()).await.unwrap().0);
+    assert_eq!((gate.passed(), scene.said(id, "a").await.len()), (1, 4), "prompt, call, result, answer");
 }
 
 /// A server that says when to come again is not asked before.

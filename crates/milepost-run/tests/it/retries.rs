@@ -475,6 +475,72 @@ outputs: {text: outputs.hangs}
     assert_eq!(completed(&end)["text"]["text"], "three");
 }
 
+/// Nor is it another input of an agent's tool, which is filled in when it is called.
+#[tokio::test]
+async fn a_tool_of_an_agent_that_was_cut_off_goes_on_with_what_the_agent_was_begun_with() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let text = "
+parallel: 2
+memory: {x: one}
+start: [agent, pre]
+nodes:
+  agent:
+    action: agent
+    with:
+      prompt: go
+      tools: [{name: look, action: hangs, idempotent: true, with: {text: '{{ memory.x }} {{ input.at }}'}, input: {at: where}}]
+  pre: {action: waits, remember: {x: '\"two\"'}}
+  go: {action: effect, needs: pre}
+outputs: {x: memory.x}
+";
+    let checked = milepost_run::graph::check("g.yaml".as_ref(), text, &["effect", "waits", "hangs"]);
+    let graph = checked.graph.unwrap_or_else(|| panic!("{:?}", checked.found));
+    let script = "replies: [{calls: [{name: look, input: {at: there}}]}, {calls: [{name: look, input: {at: here}}]}, {text: done}]\n";
+    let hangs = Arc::new(Hangs::default());
+    // The tool was called, then the other step wrote what its template names, and then that was the end.
+    let called = Arc::new(tokio::sync::Notify::new());
+    let told = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (heard, calls) = (Arc::clone(&told), Arc::clone(&called));
+    let runner = scene.scripted(&engine, script).action("hangs", hangs.clone());
+    let stopped = runner
+        .clone()
+        .action("waits", Arc::new(Waits(called)))
+        .watch(Arc::new(move |_, event| match (event.kind.as_str(), event.data["node"].as_str()) {
+            ("step_intent", Some("agent/turn_1.1.look")) => calls.notify_one(),
+            ("step_intent", Some("go")) => heard.store(true, Ordering::SeqCst),
+            _ => {}
+        }))
+        .at_boundary(Arc::new(move |_| told.load(Ordering::SeqCst)));
+    assert!(stopped.start(&graph, NewSession::default()).await.is_err());
+    let id = engine.sessions(&Default::default()).await.unwrap().sessions[0].id;
+    let key = scene.section(id, "execution").await["below"]["agent"]["nodes"]["turn_1.1.look"]["key"].clone();
+    assert!(key.is_string(), "{key}");
+    assert_eq!(scene.section(id, "memory").await["x"], "two");
+    hangs.is_free.store(true, Ordering::SeqCst);
+    let settle = BTreeMap::from([("go".to_owned(), Settle::RunAgain)]);
+    let how = Resume { take_over: true, ..Resume::latest() };
+    let runner = runner.action("waits", Arc::new(Waits(Arc::default())));
+    let (end, _) = runner.resume(id, how, None, &settle).await.unwrap();
+    assert_eq!(completed(&end)["x"], "two");
+    let said = scene.said(id, "agent").await;
+    let results = [&said[2], &said[4]].map(|said| said.text().into_owned());
+    assert_eq!(results, [r#"{"text":"one there"}"#, r#"{"text":"one here"}"#]);
+    let after = scene.section(id, "execution").await["below"]["agent"]["nodes"]["turn_1.1.look"].clone();
+    assert_eq!((&after["key"], &after["status"]), (&key, &json!("completed")), "it is the same step");
+}
+
+/// Waits until somebody says so.
+struct Waits(Arc<tokio::sync::Notify>);
+
+#[async_trait]
+impl Action for Waits {
+    async fn run(&self, step: Step) -> Result<Value, Failed> {
+        self.0.notified().await;
+        Ok(step.parameters)
+    }
+}
+
 /// Hangs until it is told otherwise.
 #[derive(Default)]
 struct Hangs {
