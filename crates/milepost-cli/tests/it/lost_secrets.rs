@@ -182,3 +182,79 @@ nodes:
     assert_eq!(seen(&place), [SECRET, SECRET]);
     assert_not_kept(&place);
 }
+
+/// What is written in a graph inside is taken from where it is written: from the file that is named, or from the graph's own file.
+#[test]
+fn a_secret_in_a_graph_inside_is_taken_from_its_file() {
+    let inner = |indent: &str, secret: &str| {
+        let lines = format!(
+            "nodes:
+  q: {{action: ask, with: {{question: ok?}}}}
+  deep: {{action: graph, needs: q, with: {{graph: {{nodes: {{use: {{action: shell, with: {{command: 'echo \"$T\" >> seen', set: {{T: 'x {secret}'}}}}}}}}}}}}}}
+  use: {{action: shell, needs: deep, with: {{command: 'echo \"$T\" >> seen', set: {{T: '{secret} and more'}}}}}}
+"
+        );
+        lines.lines().map(|line| format!("{indent}{line}\n")).collect::<String>()
+    };
+    let whole = [format!("x {SECRET}"), format!("{SECRET} and more")];
+    for is_file in [false, true] {
+        let place = Place::new();
+        let outer = match is_file {
+            true => "nodes: {sub: {action: graph, with: {file: inner.yaml}}}\n".to_owned(),
+            false => {
+                format!("nodes:\n  sub:\n    action: graph\n    with:\n      graph:\n{}", inner("        ", SECRET))
+            }
+        };
+        place.write("g.yaml", &outer);
+        place.write("inner.yaml", inner("", SECRET));
+        assert_eq!(place.run(&["run", "g.yaml"]).code, 11);
+        let id = last(&place);
+        place.ok(&["answer", &id, "sub/q", "yes"]);
+        // Another graph does not take the place of the one that was begun.
+        let other = |text: &str| text.replace("and more", "and less");
+        place.write("inner.yaml", other(&inner("", SECRET)));
+        place.write("g.yaml", other(&outer));
+        let ran = place.run(&["resume", &id]);
+        assert_eq!((ran.code, seen(&place).len()), (10, 0), "{}", ran.err);
+        let (wanted, how) = match is_file {
+            true => ("its file says something else now", &["resume", &id][..]),
+            false => ("resume with --graph and its file", &["resume", &id, "--graph", "g.yaml"][..]),
+        };
+        assert!(ran.err.contains("[redacted:") && ran.err.contains(wanted), "{}", ran.err);
+        place.write("inner.yaml", inner("", SECRET));
+        place.write("g.yaml", &outer);
+        let ran = place.run(how);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert_eq!(seen(&place), whole);
+        assert_not_kept(&place);
+    }
+}
+
+/// Nor is it begun without its secrets: its steps would take what stands in their place for what was written.
+#[test]
+fn a_graph_inside_is_not_begun_without_its_secrets() {
+    let place = Place::new();
+    place.write(
+        "g.yaml",
+        format!(
+            "nodes:
+  q: {{action: ask, with: {{question: ok?}}}}
+  sub:
+    action: graph
+    needs: q
+    with:
+      graph: {{nodes: {{use: {{action: shell, with: {{command: 'echo \"$T\" >> seen', set: {{T: '{SECRET}'}}}}}}}}}}
+"
+        ),
+    );
+    assert_eq!(place.run(&["run", "g.yaml"]).code, 11);
+    let id = last(&place);
+    place.ok(&["answer", &id, "q", "yes"]);
+    let ran = place.run(&["resume", &id]);
+    assert_eq!((ran.code, seen(&place).len()), (10, 0), "{}", ran.err);
+    let wanted = "at sub: graph.nodes.use.with.set.T has [redacted:github-token] in place of a secret, which is not kept; resume with --graph";
+    assert!(ran.err.contains(wanted), "{}", ran.err);
+    place.ok(&["resume", &id, "--graph", "g.yaml"]);
+    assert_eq!(seen(&place), [SECRET]);
+    assert_not_kept(&place);
+}

@@ -256,6 +256,11 @@ pub(crate) fn check_by(path: &Path, text: &str, own_actions: &[&str], rules: Rul
     Checked { graph: graph.filter(|_| is_whole), found }
 }
 
+/// What a graph's file says, as JSON; none when it cannot be read.
+pub(crate) fn to_json(path: &Path, text: &str) -> Option<Value> {
+    milepost_document::read(path, text, Format::of(path), &limits::DOCUMENT, &mut Vec::new()).map(|tree| tree.to_json())
+}
+
 /// Checks what hangs together, also in the graphs inside.
 fn whole(graph: &Graph, path: &Path, own_actions: &[&str], reader: &mut Reader, (rules, depth): (Rules, usize)) {
     shape::check(graph, reader);

@@ -409,7 +409,7 @@ impl Runner {
         let mut turn = Turn::new(self, Log::Session(session), graph, ledger, actions, parts, purse);
         turn.listen(notes);
         turn.has_heard(asked);
-        turn.has_lost(lost);
+        turn.has_lost(lost, secrets::Lost::Recorded);
         if is_changed {
             turn.note_graph(compare::begun_with(state, &self.own_actions()));
         }

@@ -50,22 +50,79 @@ pub(super) fn of_graph(graph: &Graph, state: &State) -> BTreeSet<String> {
     all.filter(is_other).map(|node| node.id.clone()).collect()
 }
 
-/// Why a step cannot be begun: one of its parameters would be a token. `is_lost` says that the graph lost it.
+/// Whether a value can be what was recorded, before secrets were taken out of it: the same everywhere but where tokens stand.
+pub(super) fn is_same(recorded: &Value, now: &Value) -> bool {
+    match (recorded, now) {
+        (Value::String(recorded), Value::String(now)) => is_same_text(recorded, now),
+        (Value::Array(recorded), Value::Array(now)) => {
+            recorded.len() == now.len() && recorded.iter().zip(now).all(|(recorded, now)| is_same(recorded, now))
+        }
+        (Value::Object(recorded), Value::Object(now)) => {
+            let same = |(key, value): (&String, &Value)| now.get(key).is_some_and(|now| is_same(value, now));
+            recorded.len() == now.len() && recorded.iter().all(same)
+        }
+        // A number may be a secret, too.
+        (Value::String(recorded), _) if token(recorded) == Some(recorded) => true,
+        _ => recorded == now,
+    }
+}
+
+fn is_same_text(recorded: &str, now: &str) -> bool {
+    let Some((before, mut after)) = token(recorded).and_then(|token| recorded.split_once(token)) else {
+        return recorded == now;
+    };
+    let Some(mut rest) = now.strip_prefix(before) else { return false };
+    while let Some((between, more)) = token(after).and_then(|token| after.split_once(token)) {
+        let Some((_, found)) = rest.split_once(between) else { return false };
+        (rest, after) = (found, more);
+    }
+    rest.ends_with(after)
+}
+
+/// Why a graph that a run goes by has no secrets where its file has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// It is the recorded one.
+    #[default]
+    Recorded,
+    /// So it is, because what stands in its place now is another.
+    Other,
+}
+
+impl Lost {
+    fn instead(self) -> &'static str {
+        match self {
+            Self::Recorded => {
+                "resume with --graph and its file; a variable of the environment (env_headers, env) needs no secret there"
+            }
+            Self::Other => {
+                "a graph inside stays what it was when it began, and its file says something else now: resume with --graph and the \
+                 files as they were then, or run the node around it again (`milepost run-again`)"
+            }
+        }
+    }
+}
+
+/// Why a step cannot be begun: one of its parameters would be a token. `lost_by` says that the graph lost it, and why.
 pub(super) fn missing(
     node: &Node,
     entry: &Entry,
     parameters: &Value,
     names: &Map<String, Value>,
     at: &[String],
-    is_lost: bool,
+    lost_by: Option<&Lost>,
 ) -> Option<String> {
-    if !acts(&node.action) {
-        return None;
-    }
     let (mut found, mut written) = (Vec::new(), Vec::new());
-    tokens("", parameters, &mut found);
+    match node.action.as_str() {
+        // What it is when it begins is what it stays. One that was begun has steps that look for themselves.
+        "graph" if entry.input.is_empty() && lost_by.is_some() => {
+            parameters.get("graph").into_iter().for_each(|graph| tokens("graph", graph, &mut found));
+        }
+        action if acts(action) => tokens("", parameters, &mut found),
+        _ => return None,
+    }
     tokens("", &node.parameters, &mut written);
-    let is_meant = |token: &str| !is_lost && written.iter().any(|(_, own)| *own == token);
+    let is_meant = |token: &str| lost_by.is_none() && written.iter().any(|(_, own)| *own == token);
     let (place, token) = found.into_iter().find(|(_, token)| !is_meant(token))?;
     let why = told(&place, token);
     let given: BTreeSet<String> = compare::names_in(&node.parameters)
@@ -87,10 +144,7 @@ pub(super) fn missing(
         true if entry.replaced.as_ref().is_some_and(|replaced| lost(replaced).is_some()) => {
             "it was given for this run alone: run the step again with it".to_owned()
         }
-        true => {
-            "resume with --graph and its file; a variable of the environment (env_headers, env) needs no secret there"
-                .to_owned()
-        }
+        true => lost_by.copied().unwrap_or_default().instead().to_owned(),
     };
     Some(format!("{why}; {instead}"))
 }

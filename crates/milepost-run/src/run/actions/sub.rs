@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use super::text;
 use crate::graph::actions::Repeat;
 use crate::graph::limits::MAX_GRAPHS_DEEP;
-use crate::graph::{Graph, Rules, check_by, in_order, inner_text};
+use crate::graph::{Graph, Rules, check_by, in_order, inner_text, to_json};
 use crate::run::action::{Action, Failed, OpenBecause, OpenPart, Step};
+use crate::run::secrets::{self, Lost};
 use crate::run::turn::{Log, Turn};
-use crate::run::{End, Error, Runner, has_actions, secrets};
+use crate::run::{End, Error, Runner, has_actions};
 
 pub(super) struct Sub {
     pub runner: Runner,
@@ -25,6 +26,25 @@ impl Sub {
         let graph = checked.graph.ok_or_else(|| Failed::Fatal(format!("the graph inside cannot be run: {why}")))?;
         has_actions(&graph, &self.runner.all_actions()).map_err(|error| Failed::Fatal(error.to_string()))?;
         Ok(graph)
+    }
+
+    /// The graph that was recorded, with the secrets that the record does not have: as it is written now, if that is the same graph. Else
+    /// the recorded one, the nodes that lost a secret, and why.
+    fn whole(&self, recorded: Graph, step: &Step) -> Result<(Graph, BTreeSet<String>, Lost), Failed> {
+        let lost = recorded.nodes.iter().filter(|node| secrets::lost(&node.parameters).is_some());
+        let lost: BTreeSet<String> = lost.map(|node| node.id.clone()).collect();
+        let written = inner_text(&step.node, &step.parameters, step.written.as_deref(), &step.parts.path);
+        let before = to_json(recorded.path.as_ref(), &recorded.text);
+        let (Some(before), Ok((path, text)), false) = (before, written, lost.is_empty()) else {
+            return Ok((recorded, lost, Lost::Recorded));
+        };
+        match to_json(path.as_ref(), &text) {
+            Some(now) if now == before => Ok((recorded, lost, Lost::Recorded)),
+            Some(now) if secrets::is_same(&before, &now) => {
+                Ok((self.graph(&path, &text, Rules::OfOld)?, BTreeSet::new(), Lost::Recorded))
+            }
+            _ => Ok((recorded, lost, Lost::Other)),
+        }
     }
 }
 
@@ -50,13 +70,12 @@ impl Action for Sub {
             .ledger
             .data("graph")
             .and_then(|graph| Some((text(graph, "path")?.to_owned(), text(graph, "text")?.to_owned())));
-        let is_recorded = recorded.is_some();
-        let graph = match recorded {
+        let (graph, lost, lost_by) = match recorded {
             Some((path, text)) => {
                 // What was recorded before had lost its order, and is no other graph for that.
                 let graph = serde_json::from_str(&text).ok();
                 let ordered = graph.and_then(|graph| in_order(&graph, step.written.as_deref()));
-                self.graph(&path, &ordered.unwrap_or(text), Rules::OfOld)?
+                self.whole(self.graph(&path, &ordered.unwrap_or(text), Rules::OfOld)?, &step)?
             }
             None => {
                 let (path, text) = inner_text(&step.node, &step.parameters, step.written.as_deref(), &step.parts.path)
@@ -68,24 +87,15 @@ impl Action for Sub {
                     open.ledger.remember(&key, value);
                 }
                 open.store(Vec::new(), Vec::new(), None).await?;
-                graph
+                (graph, BTreeSet::new(), Lost::Recorded)
             }
-        };
-        let lost = match is_recorded {
-            true => graph
-                .nodes
-                .iter()
-                .filter(|node| secrets::lost(&node.parameters).is_some())
-                .map(|node| node.id.clone())
-                .collect(),
-            false => BTreeSet::new(),
         };
         let runner = self.runner.clone().cancel(step.cancel.clone());
         let mut parts = step.parts.clone();
         parts.path = graph.path.as_str().into();
         let actions = runner.all_actions();
         let mut turn = Turn::new(&runner, Log::Parent, graph, open.ledger, actions, parts, Arc::clone(&step.purse));
-        turn.has_lost(lost);
+        turn.has_lost(lost, lost_by);
         match turn.go().await {
             Ok(End::Completed { outputs }) => Ok(Value::Object(outputs)),
             Ok(End::Paused { why, .. }) if step.purse.empty().is_some() => Err(Failed::Pause(why)),

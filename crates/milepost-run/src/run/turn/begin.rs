@@ -81,8 +81,8 @@ impl Turn<'_> {
             let is_known = self.seen.contains_key(&number);
             let mut filled = self.filled(number, &entry, is_open);
             if let Some(why) = filled.as_ref().ok().and_then(|(parameters, names)| {
-                let (at, is_lost) = (self.parts.at.keys(), self.lost.contains(&node.id));
-                secrets::missing(&node, &entry, parameters, names, at, is_lost)
+                let lost_by = Some(&self.lost_by).filter(|_| self.lost.contains(&node.id));
+                secrets::missing(&node, &entry, parameters, names, self.parts.at.keys(), lost_by)
             }) {
                 self.pausing = Some((Some(node.id.clone()), why));
                 self.misses_secret = true;

@@ -23,6 +23,7 @@ use super::budget::{self, Purse, Spent};
 use super::error::{Error, Result};
 use super::ledger::{Entry, Ledger, Status};
 use super::parts::{Note, Parts};
+use super::secrets::Lost;
 use super::{End, Runner, Settle, flow};
 use crate::graph::actions::Repeat;
 use crate::graph::{Graph, OnError};
@@ -82,6 +83,7 @@ pub(super) struct Turn<'r> {
     uncertain: BTreeMap<String, Vec<(String, String)>>,
     /// The nodes that were written with a secret, which the record of the graph does not have.
     lost: BTreeSet<String>,
+    lost_by: Lost,
     /// A step cannot be begun without a secret that is not kept.
     misses_secret: bool,
     /// Why nothing new is begun.
@@ -133,6 +135,7 @@ impl<'r> Turn<'r> {
             waits: BTreeMap::new(),
             uncertain: BTreeMap::new(),
             lost: BTreeSet::new(),
+            lost_by: Lost::default(),
             misses_secret: false,
             pausing: None,
             changed: None,
@@ -177,9 +180,9 @@ impl<'r> Turn<'r> {
         }
     }
 
-    /// Which nodes were written with a secret that is not there any more.
-    pub fn has_lost(&mut self, lost: BTreeSet<String>) {
-        self.lost = lost;
+    /// Which nodes were written with a secret that is not there any more, and why it is not.
+    pub fn has_lost(&mut self, lost: BTreeSet<String>, lost_by: Lost) {
+        (self.lost, self.lost_by) = (lost, lost_by);
     }
 
     /// Whether it paused because somebody has to give a secret again.
