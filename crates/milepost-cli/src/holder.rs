@@ -3,8 +3,6 @@
 //! A process that was killed leaves its lease behind. Where its words say that it ran on this machine, since the same
 //! start and among the same processes, and it is gone, nobody has to wait for the lease to end.
 
-use std::path::Path;
-
 /// This process, in words that another one can check.
 pub fn this_process() -> String {
     let who = format!("milepost on {} (process {}", host(), std::process::id());
@@ -22,7 +20,17 @@ pub fn is_gone(holder: &str) -> bool {
         return false;
     };
     let Ok(pid) = pid.parse::<u32>() else { return false };
-    era().is_some_and(|era| era == era_then) && !Path::new("/proc").join(pid.to_string()).exists()
+    era().is_some_and(|era| era == era_then) && is_over(pid)
+}
+
+/// Whether there is no such process, or nothing is left of it but that nobody has asked how it ended: where nobody does, as in
+/// many containers, that is for ever.
+fn is_over(pid: u32) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        // What comes before is its name, in which anything may stand.
+        Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['Z', 'X'])),
+    }
 }
 
 /// Since when, and among which, process ids mean the same: the machine's start and the namespace. Unknown where there is
@@ -42,6 +50,8 @@ fn host() -> String {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
     use super::*;
 
     #[test]
@@ -56,5 +66,19 @@ mod tests {
             assert!(!is_gone(&format!("milepost on {} (process {pid}, start 00000000, space 1)", host())));
             assert!(!is_gone(&format!("milepost on {} (process {pid})", host())));
         }
+    }
+
+    #[test]
+    fn a_process_that_was_killed_is_gone_before_anybody_asks_how_it_ended() {
+        let Some(era) = era() else { return };
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let holder = format!("milepost on {} (process {}, {era})", host(), child.id());
+        assert!(!is_gone(&holder));
+        child.kill().unwrap();
+        let pid = Pid::from_child(&child);
+        waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        assert!(std::path::Path::new(&format!("/proc/{}", child.id())).exists(), "nobody has asked yet");
+        assert!(is_gone(&holder));
+        child.wait().unwrap();
     }
 }
