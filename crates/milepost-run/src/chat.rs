@@ -518,7 +518,6 @@ impl Chat {
         let elsewhere = self.spent();
         // A session of its own: what it shares was spent where it was written.
         let purse = Counted::of(&session).await?;
-        purse.note(&session).await?;
         let Self { session: old, model, dialect, max_tokens, timer, ready_at, .. } = self;
         wake::forget(&engine, id).await?;
         old.pause(Some("went on in a branch")).await?;
@@ -589,8 +588,14 @@ impl Counted {
     async fn of(session: &Session) -> Result<Self> {
         let state = session.state().await?;
         let spent = budget::spent_by(session.engine(), session.id(), &state).await?;
-        let is_recorded = budget::recorded(&state, None).is_some() || Ledger::graph_text(&state).is_some();
-        Ok(Self { purse: Purse::new(budget::recorded_budget(&state), spent), is_recorded })
+        let noted = budget::recorded(&state, None);
+        let is_recorded = noted.is_some() || Ledger::graph_text(&state).is_some();
+        let counted = Self { purse: Purse::new(budget::recorded_budget(&state), spent), is_recorded };
+        // The state says what was spent up to another moment, or by the session that this one branched from.
+        if noted.is_some_and(|noted| noted.answers != spent.answers) {
+            counted.note(session).await?;
+        }
+        Ok(counted)
     }
 
     fn budget(&self) -> Budget {

@@ -436,6 +436,7 @@ async fn a_conversation_that_was_set_back_counts_what_it_left_behind() {
     chat.leave().await.unwrap();
     let how = Resume { point: Point::Checkpoint(back), ..Resume::latest() };
     let (chat, _) = Chat::resume(&engine, id, how, model.clone(), Dialect::OpenAi).await.unwrap();
+    assert_eq!(counted(&scene, id).await, ([80, 20, 100], [80, 20, 100]));
     let said = chat.say("two", &Cancel::new(), |_| {}).await.unwrap();
     assert!(matches!(&said, Said::OverBudget(why) if why.contains("(100)")), "{said:?}");
     let branch = chat.branch(None).await.unwrap();
