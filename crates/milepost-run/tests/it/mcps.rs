@@ -126,13 +126,15 @@ async fn what_a_tool_gives_is_limited() {
         assert_eq!((&output["truncated"], &output["content"]), (&json!(true), &Value::Null));
     }
     // The tool has run: nobody calls it again without being told to.
-    let more = json!({"node": {"retry": 3}});
-    let (scene, end, _) = call(&program(""), "big", json!({"bytes": 100_000_000}), more).await;
-    assert!(matches!(&end, End::Uncertain { .. }), "{end:?}");
-    let id = scene.engine().await.sessions(&Default::default()).await.unwrap().sessions[0].id;
-    let node = scene.section(id, "execution").await["nodes"]["a"].clone();
-    assert!(node["error"].as_str().unwrap().contains("MAX_MESSAGE_BYTES"), "{node}");
-    assert!(matches!(scene.resume(id).await, End::Uncertain { .. }));
+    for server in [program(""), served(false).await] {
+        let more = json!({"node": {"retry": 3}});
+        let (scene, end, _) = call(&server, "big", json!({"bytes": 100_000_000}), more).await;
+        assert!(matches!(&end, End::Uncertain { .. }), "{server}: {end:?}");
+        let id = scene.engine().await.sessions(&Default::default()).await.unwrap().sessions[0].id;
+        let node = scene.section(id, "execution").await["nodes"]["a"].clone();
+        assert!(node["error"].as_str().unwrap().contains("MAX_MESSAGE_BYTES"), "{server}: {node}");
+        assert!(matches!(scene.resume(id).await, End::Uncertain { .. }));
+    }
 }
 
 fn is_alive(pid: &str) -> bool {

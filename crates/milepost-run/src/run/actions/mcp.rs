@@ -29,6 +29,7 @@ use tokio::time::timeout;
 
 use super::group::{Group, confine};
 use super::tools::shorten;
+use super::watched::Watched;
 use super::{env_headers, pairs, text, texts};
 use crate::graph::limits::MAX_TOOLS;
 use crate::run::action::{Action, After, Failed, Step};
@@ -131,7 +132,7 @@ impl Server {
         let greeting = Duration::from_millis(GREETING_MS);
         let silent = || format!("the server did not greet within GREETING_MS, {GREETING_MS} ms");
         if let Some(url) = text(parameters, "url") {
-            let transport = over_http(url, parameters, step)?;
+            let transport = over_http(url, parameters, step, Arc::clone(&passed))?;
             let service = timeout(greeting, ().serve(transport)).await.map_err(|_| Failed::Transient(silent()))?;
             let source = step.parts.engine.source().clone();
             let service = service.map_err(|error| match refused(&error, source.now()) {
@@ -288,7 +289,8 @@ fn over_http(
     url: &str,
     parameters: &Value,
     step: &Step,
-) -> Result<StreamableHttpClientTransport<reqwest::Client>, Failed> {
+    passed: Arc<AtomicBool>,
+) -> Result<StreamableHttpClientTransport<Watched>, Failed> {
     let wrong = |what: &str, why: String| Failed::Fatal(format!("{what}: {why}"));
     let url = reqwest::Url::parse(url).map_err(|error| wrong("the url", error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -309,7 +311,7 @@ fn over_http(
         .custom_headers(headers)
         .max_sse_event_size(MAX_MESSAGE_BYTES)
         .reinit_on_expired_session(false);
-    Ok(StreamableHttpClientTransport::with_client(client, config))
+    Ok(StreamableHttpClientTransport::with_client(Watched { client, passed }, config))
 }
 
 /// What a tool gave, within a limit.

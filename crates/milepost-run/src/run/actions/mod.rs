@@ -10,6 +10,7 @@ mod people;
 mod shell;
 mod sub;
 mod tools;
+mod watched;
 mod window;
 
 use std::collections::BTreeMap;
