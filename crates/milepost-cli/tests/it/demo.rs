@@ -9,7 +9,9 @@ fn the_demo_is_killed_goes_on_and_counts_every_effect_once() {
     let place = Place::new();
     // Nothing of the person's own plays a part.
     place.write("milepost.yaml", "nonsense: true\n");
+    let began = std::time::Instant::now();
     let shown = place.ok(&["demo"]);
+    assert!(began.elapsed().as_secs() < 20, "a person waits for it: {:?}", began.elapsed());
     for part in
         ["SIGKILL", "summarise   running", "runs again under its key", "publish     1 time, after it", "none twice"]
     {

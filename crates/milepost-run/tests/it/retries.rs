@@ -46,6 +46,29 @@ nodes:
     tick.abort();
 }
 
+/// Each wait is between half and all of the doubled one, never above its limit, and another every time: steps that failed
+/// together do not come again together.
+#[tokio::test]
+async fn attempts_come_later_each_time_and_not_all_at_once() {
+    let scene = Scene::new();
+    let engine = scene.engine().await;
+    let mut all: Vec<Vec<u64>> = Vec::new();
+    for _ in 0..8 {
+        scene.effects.fail.store(4, Ordering::SeqCst);
+        let text = "nodes: {a: {action: effect, retry: {attempts: 5, backoff: 2s, max_backoff: 5s}}}";
+        let (id, end) = scene.start(text).await;
+        completed(&end);
+        let events = scene.runner(&engine).events(id).await.unwrap();
+        all.push(events.iter().filter_map(|(_, event)| event.data.get("retry_in_ms")?.as_u64()).collect());
+    }
+    for (number, most) in [2000, 4000, 5000, 5000].into_iter().enumerate() {
+        let waits: Vec<u64> = all.iter().map(|one| one[number]).collect();
+        assert!(waits.iter().all(|wait| (most / 2..=most).contains(wait)), "{waits:?}");
+        assert!(waits.iter().any(|wait| *wait != waits[0]), "{waits:?}");
+    }
+    assert!(all.iter().all(|one| one.len() == 4), "{all:?}");
+}
+
 #[tokio::test]
 async fn no_more_steps_run_at_the_same_time_than_the_limit_allows() {
     let scene = Scene::new();
