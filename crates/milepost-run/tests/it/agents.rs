@@ -118,6 +118,28 @@ async fn one_question_to_a_model_is_in_the_session_with_what_it_cost() {
     );
 }
 
+/// Every turn whose calls are done is a checkpoint, or every so many, as the node says: each can be gone on from.
+#[tokio::test]
+async fn an_agents_turns_are_checkpoints_as_often_as_the_node_says() {
+    let call = "  - calls: [{name: search, input: {q: more}}]\n".repeat(5);
+    let script = format!("replies:\n{call}  - {{text: done}}\n");
+    for (every, wanted) in [(1, vec![1, 2, 3, 4, 5]), (2, vec![2, 4]), (9, vec![])] {
+        let scene = Scene::new();
+        let engine = scene.engine().await;
+        let with = json!({
+            "prompt": "go", "checkpoint_every": every,
+            "tools": [{"name": "search", "action": "keyed", "with": {"q": "{{ input.q }}"}, "input": {"q": "what"}}],
+        });
+        let text = json!({"nodes": {"a": {"action": "agent", "with": with}}}).to_string();
+        let (id, end) = scene.scripted(&engine, &script).start(&graph(&text), NewSession::default()).await.unwrap();
+        completed(&end);
+        let query = milepost::MarkQuery { oldest_first: true, ..Default::default() };
+        let marks = engine.store().marks(id, &query).await.unwrap();
+        let turns = marks.iter().filter_map(|mark| mark.checkpoint.description.as_deref()?.strip_prefix("a: turn "));
+        assert_eq!(turns.map(|turn| turn.parse::<u32>().unwrap()).collect::<Vec<_>>(), wanted, "every {every}");
+    }
+}
+
 /// Runs the agent to its end with a kill at a boundary; none when there is no such boundary.
 async fn killed_at(stop: u64) -> Option<usize> {
     let scene = Scene::new();

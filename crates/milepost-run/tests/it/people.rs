@@ -77,6 +77,47 @@ async fn what_is_not_approved_pauses_the_run() {
     assert!(matches!(&end, End::Paused { why, .. } if why == "it was not approved (kim)"), "{end:?}");
 }
 
+/// A yes or a no that nobody gives in time is the one that the graph says.
+#[tokio::test]
+async fn an_approval_that_nobody_gives_is_the_default() {
+    for (default, is_approved) in [("yes", true), ("no", false)] {
+        let scene = Scene::new();
+        let text = format!(
+            "nodes:\n  ok: {{action: approve, with: {{question: 'Ship?', timeout: 1d, default: {default}}}}}\n  ship: {{action: effect, needs: ok}}\n"
+        );
+        let (id, end) = scene.start(&text).await;
+        assert!(matches!(end, End::Waiting { until: Some(_), .. }), "{end:?}");
+        scene.clock.advance_ms(86_390_000);
+        assert!(matches!(scene.resume(id).await, End::Waiting { .. }), "not yet");
+        scene.clock.advance_ms(10_001);
+        match scene.resume(id).await {
+            End::Completed { .. } => assert!(is_approved),
+            End::Paused { why, .. } => {
+                assert_eq!((is_approved, why.as_str()), (false, "it was not approved (nobody answered in time)"));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(scene.effects.nodes().len(), usize::from(is_approved));
+    }
+}
+
+/// Before a person is waited for there is a checkpoint, which says for what: also inside of a graph.
+#[tokio::test]
+async fn waiting_for_a_person_is_a_checkpoint() {
+    let inner = json!({"nodes": {"which": {"action": "ask", "with": {"question": "Which way?"}}}});
+    let inside = json!({"nodes": {"sub": {"action": "graph", "with": {"graph": inner}}}}).to_string();
+    for (text, name) in [(ASK, "which"), (inside.as_str(), "sub/which")] {
+        let scene = Scene::new();
+        let (id, end) = scene.start(text).await;
+        assert!(matches!(end, End::Waiting { .. }), "{end:?}");
+        let marks = scene.engine().await.store().marks(id, &Default::default()).await.unwrap();
+        let said = marks.iter().filter(|mark| mark.checkpoint.trigger.as_str() == "user_checkpoint");
+        let said: Vec<&str> = said.filter_map(|mark| mark.checkpoint.description.as_deref()).collect();
+        let wanted = format!("{name} waits for an answer: Which way?");
+        assert!(said.iter().any(|said| said.starts_with(&wanted)), "{text}: {said:?}");
+    }
+}
+
 #[tokio::test]
 async fn what_was_denied_can_be_approved_until_the_run_has_gone_on() {
     let scene = Scene::new();

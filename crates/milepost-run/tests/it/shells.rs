@@ -1,5 +1,6 @@
 //! Commands and requests: what they see, how much they may say, and that they end.
 
+use milepost_models::Cancel;
 use milepost_run::run::End;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -98,6 +99,36 @@ async fn a_command_and_its_children_end_when_their_time_is_over() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     panic!("the child {child} lives on");
+}
+
+/// Whatever is told to end may put things in order first: when its time is over, and when the run is stopped.
+#[tokio::test]
+async fn a_command_that_has_to_end_is_asked_first_and_has_its_grace() {
+    for is_stopped in [false, true] {
+        let scene = Scene::new();
+        let engine = scene.engine().await;
+        let dir = scene.dir.path().display().to_string();
+        let command = format!(
+            "trap 'sleep 0.3; echo in order > {dir}/left; exit 0' TERM; touch {dir}/begun; while :; do sleep 0.05; done"
+        );
+        let timeout = if is_stopped { "60s" } else { "500ms" };
+        let node = json!({"action": "shell", "timeout": timeout, "retry": 1, "with": {"command": command}});
+        let cancel = Cancel::new();
+        let (graph, runner) = (graph(&json!({"nodes": {"a": node}}).to_string()), scene.runner(&engine));
+        let runner = runner.cancel(cancel.clone()).grace_ms(10_000);
+        let (started, ()) = tokio::join!(runner.start(&graph, milepost::NewSession::default()), async {
+            while is_stopped && !scene.dir.path().join("begun").exists() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            if is_stopped {
+                cancel.cancel();
+            }
+        });
+        let end = started.unwrap().1;
+        assert_eq!(matches!(end, End::Stopped), is_stopped, "{end:?}");
+        let left = std::fs::read_to_string(scene.dir.path().join("left")).unwrap_or_default();
+        assert_eq!(left, "in order\n", "stopped: {is_stopped}, {end:?}");
+    }
 }
 
 #[tokio::test]
