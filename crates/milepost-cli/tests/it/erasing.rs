@@ -1,6 +1,5 @@
 //! Erasing a secret that was stored: everywhere, also where somebody or something stands in the way; and what comes in.
 
-use milepost::{EngineOptions, Milepost};
 use serde_json::json;
 
 use crate::lists::damage_message;
@@ -27,7 +26,7 @@ async fn a_held_session_is_named_and_keeps_the_secret_in_no_other() {
     for id in [&a, &c] {
         assert_eq!(place.run_with(&["messages", "add", id, "-"], long.as_bytes()).code, 0);
     }
-    let engine = Milepost::open_with(&place.url(), EngineOptions::default()).await.unwrap();
+    let engine = place.another("the night shift").await;
     let holds = engine.hold(held.parse().unwrap()).await.unwrap();
     let ran = place.run(&["redact", SECRET, "--yes"]);
     assert_eq!(ran.code, 4, "{ran:?}");
