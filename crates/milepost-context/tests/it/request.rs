@@ -194,7 +194,7 @@ fn messages_form_has_a_valid_window() {
 }
 
 fn text() -> impl Strategy<Value = String> {
-    prop_oneof![4 => "[a-zA-Z ,.\n]{0,60}", 1 => any::<String>(), 1 => "[ =\n]{0,200}", 1 => "(word ){0,300}"]
+    prop_oneof![4 => "[a-zA-Z ,.\n]{0,60}", 1 => any::<String>(), 1 => "[\0\u{1}\u{fffd}\u{fdd0}🦀é]{0,40}", 1 => "[ =\n]{0,200}", 1 => "(word ){0,300}"]
 }
 
 fn some_parts() -> impl Strategy<Value = RequestParts> {
@@ -267,6 +267,23 @@ proptest! {
             prop_assert!(request.total_tokens <= budget, "{} > {}", request.total_tokens, budget);
             prop_assert_eq!(check(&request.view.to_wire().messages, dialect), vec![]);
         }
+    }
+
+    /// The errors say how much is needed; with exactly that there is a request, and it keeps to it.
+    #[test]
+    fn the_least_budget_is_enough_and_kept(parts in some_parts(), more in 0usize..12, anthropic in any::<bool>(), tokenizer in tokenizer()) {
+        let dialect = if anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
+        let mut least = 0;
+        while let Err(RequestError::TooLarge { tokens, .. }) = build_request(&parts, least, &tokenizer) {
+            prop_assert!(tokens > least, "{tokens} is no more than {least}");
+            least = tokens;
+        }
+        let budget = least + more;
+        let request = build_request(&parts, budget, &tokenizer).unwrap();
+        prop_assert!(request.total_tokens <= budget);
+        let request = build_messages(&parts, dialect, budget, &tokenizer).unwrap();
+        prop_assert!(request.total_tokens <= budget, "{} > {}", request.total_tokens, budget);
+        prop_assert_eq!(check(&request.view.to_wire().messages, dialect), vec![]);
     }
 
     #[test]
