@@ -89,6 +89,34 @@ pub async fn check_scripts(milepost: &Milepost) {
     assert!(found(milepost, query("zebracall")).await.is_empty(), "what only names a call");
 }
 
+/// A hit has two messages before and after it; what lies outside of a time, or is of another role, is passed over before it is
+/// counted.
+pub async fn check_around_and_times(milepost: &Milepost) {
+    let session = milepost.create(NewSession::titled("Numbers")).await.unwrap();
+    for number in 1..=3 {
+        session.append(user(&format!("number {number}"))).await.unwrap();
+    }
+    session.append(milepost::Message::new(Role::System, "the number that is rare among others")).await.unwrap();
+    for number in 5..=40 {
+        session.append(user(&format!("number {number}"))).await.unwrap();
+    }
+    let query = SearchQuery { role: Some(Role::System), limit: 1, ..SearchQuery::new("number") };
+    let found = milepost.search(&query).await.unwrap();
+    assert_eq!((found.hits.len(), found.more), (1, false));
+    let hit = &found.hits[0];
+    let texts = |messages: &[milepost::Message]| -> Vec<String> {
+        messages.iter().map(|message| message.text().into_owned()).collect()
+    };
+    assert_eq!(texts(&hit.context.before), ["number 2", "number 3"]);
+    assert_eq!(texts(&hit.context.after), ["number 5", "number 6"]);
+    let (time, after) = (hit.time, hit.time.plus_ms(3_600_000));
+    let within = SearchQuery { from: Some(time), to: Some(after), limit: 100, ..SearchQuery::new("number") };
+    let found = milepost.search(&within).await.unwrap().hits;
+    assert!(found.len() >= 37 && found.iter().all(|hit| hit.time >= time), "{}", found.len());
+    assert!(milepost.search(&SearchQuery { from: Some(after), ..within.clone() }).await.unwrap().hits.is_empty());
+    session.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn the_index_and_the_scan_find_the_same() {
     let scratch = Scratch::new();
