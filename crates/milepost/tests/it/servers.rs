@@ -111,7 +111,7 @@ async fn a_secret_that_leaked_is_erased_on_every_store() {
     let dir = tempfile::tempdir().unwrap();
     for (name, url) in places(dir.path()) {
         let milepost = open(&url).await;
-        let session = milepost.create(NewSession::titled(&format!("about {SECRET}"))).await.unwrap();
+        let session = milepost.create(NewSession::titled(format!("about {SECRET}"))).await.unwrap();
         let id = session.id();
         session.append(user(&format!("the key is {SECRET}"))).await.unwrap();
         session
