@@ -113,10 +113,18 @@ pub async fn backup(app: &mut App, file: &Path) -> Result<()> {
     if file.exists() {
         return Err(Usage(format!("{} is there already: name a new file", file.display())).into());
     }
+    let url = app.settings()?.store.clone();
     let engine = app.engine().await?;
     let waiting = app.waiting("copying the store");
     let place = Scratch::beside(file)?;
-    engine.store().backup(place.path()).await.map_err(milepost::Error::from)?;
+    engine.store().backup(place.path()).await.map_err(|error| match error {
+        // What cannot be copied as a file can be copied session by session.
+        StoreError::Unsupported { .. } => {
+            let [from, to] = [url.to_type(), format!("sqlite:{}", file.display())].map(|url| shell_word(&url));
+            Failed::with_ways(error.to_string(), vec![("migrate", format!("milepost migrate {from} {to}"))]).into()
+        }
+        error => anyhow::Error::from(milepost::Error::from(error)),
+    })?;
     place.keep(file)?;
     waiting.end();
     let size = std::fs::metadata(file).map(|data| data.len()).unwrap_or(0);

@@ -190,6 +190,26 @@ fn a_migration_that_meets_damage_names_what_finds_it_and_what_brings_the_rest_ov
     assert!(ran.code == 5 && ran.err.contains("one by one  milepost push SESSION STORE --store file://"), "{ran:?}");
 }
 
+#[test]
+fn what_a_bucket_cannot_do_is_told_with_what_works() {
+    let place = Place::new();
+    let bucket = format!("file://{}", place.file("bucket").display());
+    std::fs::create_dir(place.file("bucket")).unwrap();
+    let id = place.ok(&["sessions", "new", "--store", &bucket]);
+    place.ok(&["messages", "add", &id, "hello", "--store", &bucket]);
+    let ran = place.run(&["backup", "copy.db", "--store", &bucket]);
+    assert!(ran.code == 1 && !place.file("copy.db").exists(), "{ran:?}");
+    // The store is named twice by the command itself, not by a flag.
+    let command: Vec<String> = way(&ran, "migrate").into_iter().take(3).collect();
+    place.ok(&command.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(number(&place.json(&["sessions", "show", &id, "--store", "sqlite:copy.db"]), "/messageCount"), 1);
+    // Nothing found is said, though everything was read.
+    let ran = place.run(&["sessions", "search", "nowhere", "--store", &bucket]);
+    assert!(ran.code == 0 && ran.err.contains("nothing was found") && ran.err.contains("1 message read"), "{ran:?}");
+    let told = place.ok(&["stats", "--store", &bucket]);
+    assert!(!told.contains("0 B are free") && told.starts_with("sessions"), "{told}");
+}
+
 /// Changes a byte in the middle of every object that holds a part of a log.
 fn damage_objects(dir: &std::path::Path) {
     for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
