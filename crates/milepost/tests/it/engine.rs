@@ -127,7 +127,7 @@ async fn what_is_saved_on_the_side_is_there_after_the_barrier() {
 async fn the_session_that_is_asked_for_is_resumed_or_a_new_one_begun() {
     let scratch = Scratch::new();
     let milepost = scratch.open().await;
-    let new = || NewSession { patch: SessionPatch::new().project("shop"), ..NewSession::titled("New") };
+    let new = || NewSession { patch: SessionPatch::new().title("New").project("shop"), ..NewSession::default() };
     let begun = milepost.get_or_resume(None, new()).await.unwrap();
     let id = begun.id();
     assert_eq!(triggers(&milepost, id).await, ["initial"]);
