@@ -16,7 +16,7 @@ use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use crate::args::Global;
 use crate::errors::{Failed, INTERRUPTED, Interrupted, OnFile, Usage};
-use crate::out::{Out, Styles, count, plain, short};
+use crate::out::{Out, Styles, count, minutes, plain, short};
 use crate::progress::{Progress, Waiting};
 use crate::{holder, places, scratch};
 
@@ -505,6 +505,17 @@ impl App {
         match answer.await?.trim().to_lowercase().as_str() {
             "y" | "yes" => Ok(()),
             _ => Err(Usage("nothing was done: the answer was not yes; run it again, and answer y".into()).into()),
+        }
+    }
+
+    /// Says how long what was removed stays, where a store keeps it for a while.
+    pub fn tell_lingering(&self, engine: &Milepost) {
+        let lingers_ms = engine.store().backend().features().lingers_ms;
+        if lingers_ms > 0 {
+            self.out.note(format!(
+                "what was removed stays in the store for {}, for whoever is just reading it; `milepost prune --purge` deletes it after that",
+                minutes(lingers_ms)
+            ));
         }
     }
 

@@ -392,6 +392,11 @@ pub fn escaped(json: &str) -> String {
     out
 }
 
+/// A time in whole minutes, in words.
+pub fn minutes(ms: i64) -> String {
+    count(ms.unsigned_abs().div_ceil(60_000), "minute")
+}
+
 /// So many of something, in words.
 pub fn count(count: impl TryInto<u64>, what: &str) -> String {
     let count = count.try_into().unwrap_or(u64::MAX);

@@ -642,6 +642,9 @@ pub struct Features {
     pub name: &'static str,
     /// It keeps message text in clear and indexes it.
     pub text: bool,
+    /// How long what was replaced or removed stays, for whoever is just reading it; then [`Backend::compact`] deletes it. 0
+    /// where it is gone at once (ms).
+    pub lingers_ms: i64,
 }
 
 /// Something that may have changed.

@@ -406,7 +406,7 @@ fn page<T>(rows: impl Iterator<Item = T>, limit: usize) -> Vec<T> {
 #[async_trait]
 impl Backend for MemoryBackend {
     fn features(&self) -> Features {
-        Features { name: "memory", text: false }
+        Features { name: "memory", text: false, lingers_ms: 0 }
     }
 
     async fn append(&self, workspace: &WorkspaceId, batch: Batch) -> Result<Appended> {

@@ -40,6 +40,32 @@ pub fn spaced(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// A text without the accents of Greek and Cyrillic letters, which SQLite's rules for words leave on: ΕΛΛΑΔΑ is Ελλάδα, and
+/// елка ёлка. It takes off those of Latin letters itself.
+#[cfg(feature = "sqlite")]
+pub fn bare(text: &str) -> Cow<'_, str> {
+    use unicode_normalization::char::{decompose_canonical, is_combining_mark};
+    let is_accented = |c: char| {
+        let mut is_accented = false;
+        if matches!(u32::from(c), 0x0370..=0x052F | 0x1F00..=0x1FFF) {
+            decompose_canonical(c, |part| is_accented |= is_combining_mark(part));
+        }
+        is_accented
+    };
+    // No such letter has a smaller first byte.
+    if !text.bytes().any(|byte| byte >= 0xCD) || !text.chars().any(is_accented) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_accented(c) {
+            true => decompose_canonical(c, |part| out.extend((!is_combining_mark(part)).then_some(part))),
+            false => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +76,15 @@ mod tests {
         assert_eq!(spaced("v2版"), "v2 版");
         for same in ["", "plain text", "naïve café", "数据库", "Привет мир", "か\u{3099}き"] {
             assert!(matches!(spaced(same), Cow::Borrowed(_)), "{same}");
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[test]
+    fn greek_and_cyrillic_letters_lose_their_accents() {
+        assert_eq!(bare("Ελλάδα ΐ ᾧ ёлка й ї"), "Ελλαδα ι ω елка и і");
+        for same in ["", "naïve café", "Москва", "한국어", "数据库"] {
+            assert!(matches!(bare(same), Cow::Borrowed(_)), "{same}");
         }
     }
 }

@@ -100,14 +100,11 @@ impl Milepost {
             None => 0,
         };
         let mut redacted = self.store().redact(redactor, why, &self.claim(), dry_run).await?;
-        match dry_run {
+        redacted.records = match dry_run {
             // The parts were counted as records too.
-            true => redacted.records = redacted.records.max(artifacts),
-            false => {
-                redacted.records += artifacts;
-                self.store().backend().compact().await?;
-            }
-        }
+            true => redacted.records.max(artifacts),
+            false => redacted.records + artifacts,
+        };
         Ok(redacted)
     }
 }

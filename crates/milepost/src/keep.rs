@@ -119,6 +119,10 @@ impl Milepost {
                 self.projects().await?.forget(&Owner::Session(*id)).await?;
             }
         }
+        // What was removed long ago, by whomever, goes for good.
+        if store.backend().features().lingers_ms > 0 {
+            store.backend().compact().await?;
+        }
         let (marks, sessions) = store.empty_trash(keep, &claim, true).await?;
         purge.held = marks.checkpoints.len() + sessions.len();
         Ok(purge)

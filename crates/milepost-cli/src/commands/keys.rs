@@ -142,7 +142,9 @@ async fn shred(app: &mut App, session: &str, dry_run: bool, yes: bool) -> Result
     if app.out.json {
         return app.out.json(&json!({ "sessionId": id, "shredded": true }));
     }
-    app.out.line(format!("shredded {id}"))
+    app.out.line(format!("shredded {id}"))?;
+    app.tell_lingering(&engine);
+    Ok(())
 }
 
 fn hex(text: &str, what: &str) -> Result<[u8; 32]> {

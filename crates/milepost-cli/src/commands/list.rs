@@ -247,12 +247,14 @@ pub async fn search(app: &mut App, args: args::Search) -> Result<()> {
         }
         show_hit(app, hit)?;
     }
-    match (&found.how, found.hits.is_empty()) {
-        (How::Scan { why, messages }, _) => {
-            app.out.note(format!("{} read, every one: {why}", count(*messages, "message")));
-        }
-        (How::Index, true) => app.out.note("nothing was found: --substring also looks inside of words"),
-        _ => {}
+    if found.hits.is_empty() {
+        app.out.note(match args.substring {
+            true => "nothing was found",
+            false => "nothing was found: --substring also looks inside of words",
+        });
+    }
+    if let How::Scan { why, messages } = &found.how {
+        app.out.note(format!("{} read, every one: {why}", count(*messages, "message")));
     }
     for (id, why) in &found.unread {
         let warning = app.styles().warn("warning:");

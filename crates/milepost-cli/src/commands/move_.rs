@@ -45,16 +45,7 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
     };
     let moved = move_all(&*from, &*to, &settings.workspace, &source, &mut tell).await;
     progress.end();
-    if moved.as_ref().is_err_and(milepost::store::Error::is_damage) {
-        // A copy is all of it or none.
-        let rescue =
-            places::rescue_of(&args.from).map(|command| format!("bring what is whole into a new store: {command}"));
-        let rescue = rescue.unwrap_or_else(|| "copy whole sessions one by one: milepost push".to_owned());
-        app.out.note(format!(
-            "nothing is moved past damage: `milepost verify` names the session; delete it and do it again, or {rescue}"
-        ));
-    }
-    let moved = moved.map_err(milepost::Error::from)?;
+    let moved = moved.map_err(|error| stopped(error, &args))?;
     let mut others = from.workspaces().await.map_err(milepost::Error::from)?;
     others.retain(|workspace| *workspace != settings.workspace);
     to.close().await.map_err(milepost::Error::from)?;
@@ -81,6 +72,26 @@ pub async fn migrate(app: &mut App, args: args::Migrate) -> Result<()> {
     Ok(())
 }
 
+/// Why a migration stopped. Nothing is moved past damage: with the commands that find it, and that bring over what is whole.
+fn stopped(error: StoreError, args: &args::Migrate) -> anyhow::Error {
+    if !error.is_damage() {
+        return milepost::Error::from(error).into();
+    }
+    let [from, to] = [&args.from, &args.to].map(|url| shell_word(&Url::new(url).to_type()));
+    let (then, way) = match places::rescue_of(&args.from) {
+        Some(command) => ("rescue what is whole, and migrate that into an empty store", ("rescue", command)),
+        None => (
+            "copy the sessions that are whole into an empty store, one by one",
+            ("one by one", format!("milepost push SESSION STORE --store {from}")),
+        ),
+    };
+    let text = format!(
+        "migrating {from}: {}; nothing is moved past damage: {to} has a part of it at most; {then}",
+        error.finding()
+    );
+    Failed::damaged_with(text, vec![("find", format!("milepost verify --store {from}")), way]).into()
+}
+
 /// Refuses a workspace that is not encrypted where a key was given: it would be copied as it is, and be thought encrypted.
 async fn must_be_encrypted(from: &str, options: &Options) -> Result<()> {
     let mut options = options.clone();
@@ -102,10 +113,18 @@ pub async fn backup(app: &mut App, file: &Path) -> Result<()> {
     if file.exists() {
         return Err(Usage(format!("{} is there already: name a new file", file.display())).into());
     }
+    let url = app.settings()?.store.clone();
     let engine = app.engine().await?;
     let waiting = app.waiting("copying the store");
     let place = Scratch::beside(file)?;
-    engine.store().backup(place.path()).await.map_err(milepost::Error::from)?;
+    engine.store().backup(place.path()).await.map_err(|error| match error {
+        // What cannot be copied as a file can be copied session by session.
+        StoreError::Unsupported { .. } => {
+            let [from, to] = [url.to_type(), format!("sqlite:{}", file.display())].map(|url| shell_word(&url));
+            Failed::with_ways(error.to_string(), vec![("migrate", format!("milepost migrate {from} {to}"))]).into()
+        }
+        error => anyhow::Error::from(milepost::Error::from(error)),
+    })?;
     place.keep(file)?;
     waiting.end();
     let size = std::fs::metadata(file).map(|data| data.len()).unwrap_or(0);

@@ -321,6 +321,9 @@ pub async fn delete(app: &mut App, args: args::Delete) -> Result<()> {
     for id in &preview.sessions {
         app.out.line(format!("{word} {id}"))?;
     }
+    if !args.dry_run && !preview.sessions.is_empty() {
+        app.tell_lingering(&engine);
+    }
     for id in &unneeded {
         let needs = if args.dry_run { "would then need" } else { "needs" };
         app.out.note(format!(

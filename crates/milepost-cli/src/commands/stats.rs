@@ -221,7 +221,7 @@ async fn space(app: &mut App) -> Result<()> {
             "prunableBytes": prunable, "sessions": stats.sessions.iter().map(kinds).collect::<Vec<_>>(),
         }));
     }
-    app.out.facts(&[
+    let mut facts = vec![
         ("store", format!("{}, of which {} are free for use again", bytes(stats.total_bytes), bytes(stats.free_bytes))),
         ("sessions", stats.sessions.len().to_string()),
         ("messages", used(stats.kind(EntryKind::Message))),
@@ -231,7 +231,12 @@ async fn space(app: &mut App) -> Result<()> {
         ("records", used(stats.records)),
         ("text index", bytes(stats.text_index_bytes)),
         ("pruning", format!("would free {} after the trash is emptied", bytes(prunable))),
-    ])?;
+    ];
+    if stats.total_bytes == 0 {
+        // A bucket does not say how large it is.
+        facts.remove(0);
+    }
+    app.out.facts(&facts)?;
     if !rows.is_empty() {
         app.out.line("")?;
         let head = &["ID", "BYTES", "MESSAGES", "STATE", "MARKS", "KEYFRAMES", "PRUNABLE", "TITLE"];

@@ -14,7 +14,7 @@ use super::messages::input;
 use crate::app::App;
 use crate::args;
 use crate::errors::{Usage, finding};
-use crate::out::{bytes, count as so_many, plain, short};
+use crate::out::{bytes, count as so_many, minutes, plain, short};
 use crate::places;
 
 /// Every session that is not in the trash, or the one that was named.
@@ -120,6 +120,9 @@ pub async fn prune(app: &mut App, args: args::Prune) -> Result<()> {
             hidden => format!("{checkpoints}, {sessions} and {}", so_many(hidden, "hidden session")),
         };
         app.out.line(format!("{what} {erased}, {}", bytes(purged.bytes)))?;
+        if !args.dry_run && !purged.is_nothing() {
+            app.tell_lingering(&engine);
+        }
     }
     if held > 0 {
         app.out.note(format!(
@@ -296,13 +299,16 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<ExitCode> {
     let waiting = app.waiting("looking");
     let mut found = engine.redact(&redactor, &args.why, true, open).await?;
     waiting.end();
-    if !args.dry_run && !found.is_nothing() {
-        let (entries, sessions) = found
-            .places()
-            .fold((0, 0), |(entries, sessions), (_, one)| (entries + one.entries, sessions + one.sessions.len()));
-        let question =
-            format!("Erase it from {} of {} for good?", so_many(entries, "entry"), so_many(sessions, "session"));
-        app.confirm(&question, args.yes).await?;
+    if !args.dry_run {
+        if !found.is_nothing() {
+            let (entries, sessions) = found
+                .places()
+                .fold((0, 0), |(entries, sessions), (_, one)| (entries + one.entries, sessions + one.sessions.len()));
+            let question =
+                format!("Erase it from {} of {} for good?", so_many(entries, "entry"), so_many(sessions, "session"));
+            app.confirm(&question, args.yes).await?;
+        }
+        // Also where nothing is found: what an earlier one left behind is deleted.
         let waiting = app.waiting("erasing");
         // What it did, which may be less than what was there: somebody may hold a session.
         found = engine.redact(&redactor, &args.why, false, open).await?;
@@ -324,7 +330,7 @@ fn show_erased(app: &App, found: &Erased, dry_run: bool) -> Result<()> {
     let as_json = |found: &Redacted| {
         json!({
             "sessions": found.sessions, "entries": found.entries, "checkpoints": found.checkpoints,
-            "records": found.records, "blobs": found.blobs.len(),
+            "records": found.records, "blobs": found.blobs.len(), "lingersMs": found.lingers_ms,
             "passedOver": found.passed_over.iter().map(|one| json!({
                 "session": one.session, "damaged": one.obstacle == Obstacle::Damaged, "why": &one.why,
             })).collect::<Vec<_>>(),
@@ -398,6 +404,13 @@ fn tell_left(app: &App, found: &Redacted, place: &str, dry_run: bool) {
             }
         };
         app.out.note(format!("{warning} {}{place} was passed over and may hold it: {why}; {then}", short(one.session)));
+    }
+    if !dry_run && found.lingers_ms > 0 {
+        let minutes = minutes(found.lingers_ms);
+        app.out.note(match found.sessions.is_empty() && found.records == 0 {
+            true => format!("what was replaced{place} more than {minutes} ago is deleted"),
+            false => format!("{warning} what was replaced{place} stays for {minutes}, for whoever is just reading it: run the same command again after that, which deletes it"),
+        });
     }
     if !found.blobs.is_empty() {
         let blobs = so_many(found.blobs.len(), "blob");

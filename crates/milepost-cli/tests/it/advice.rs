@@ -1,8 +1,9 @@
 //! The third part of an error: what to do now. A command that is named works, and is about the store that was meant.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::support::{Place, Ran, text};
+use crate::lists::damage_message;
+use crate::support::{Place, Ran, number, text};
 
 /// The command that an error names behind a word, as arguments.
 fn way(ran: &Ran, name: &str) -> Vec<String> {
@@ -150,6 +151,78 @@ fn damage_of_the_file_names_the_rescue_whichever_command_meets_it() {
         }
         let ran = place.run(&["pull", &id, &place.url(), "--store", "sqlite:mine.db"]);
         assert!(ran.code == 5 && way(&ran, "rescue other")[0] == "salvage", "{table}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_migration_that_meets_damage_names_what_finds_it_and_what_brings_the_rest_over() {
+    let place = Place::new();
+    let lines: String =
+        (0..1200).map(|n| format!("{}\n", json!({ "role": "user", "content": format!("m {n}") }))).collect();
+    let ill = place.session("Ill", &[]);
+    assert_eq!(place.run_with(&["messages", "add", &ill, "--from-json", "-"], lines.as_bytes()).code, 0);
+    let well = place.session("Well", &["hello"]);
+    // Some of it is copied before the damage is met.
+    damage_message(&place, 1000);
+    let (from, to) = (place.url(), format!("sqlite:{}", place.file("new.db").display()));
+    let ran = place.run(&["migrate", &from, &to]);
+    assert!(ran.code == 5 && ran.err.contains("#1002 is damaged") && ran.err.contains(&to), "{ran:?}");
+    let told = follow(&place, &ran, "find");
+    assert!(told.code == 5 && told.out.contains(&ill[ill.len() - 8..]) && told.out.contains("1002"), "{told:?}");
+    let rescued = follow(&place, &ran, "rescue");
+    assert!(rescued.code == 0 && rescued.out.starts_with("rescued 2 sessions"), "{rescued:?}");
+    for end in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(place.file(&format!("new.db{end}")));
+    }
+    place.ok(&["migrate", &format!("{from}.rescued"), &to]);
+    let count = |id: &str| number(&place.json(&["sessions", "show", id, "--store", &to]), "/messageCount");
+    assert_eq!((count(&ill), count(&well)), (1000, 1));
+    let told = place.run(&["--json", "migrate", &from, "sqlite:other.db"]);
+    let told: Value = serde_json::from_str(&told.err).unwrap();
+    assert_eq!(text(&told, "/error/kind"), "damaged");
+    assert!(text(&told, "/error/try/rescue").starts_with("milepost salvage "), "{told:#}");
+    // A bucket is rescued session by session.
+    let bucket = format!("file://{}", place.file("bucket").display());
+    std::fs::create_dir(place.file("bucket")).unwrap();
+    place.ok(&["push", &well, &bucket]);
+    damage_objects(&place.file("bucket"));
+    let ran = place.run(&["migrate", &bucket, "sqlite:third.db"]);
+    assert!(ran.code == 5 && ran.err.contains("one by one  milepost push SESSION STORE --store file://"), "{ran:?}");
+}
+
+#[test]
+fn what_a_bucket_cannot_do_is_told_with_what_works() {
+    let place = Place::new();
+    let bucket = format!("file://{}", place.file("bucket").display());
+    std::fs::create_dir(place.file("bucket")).unwrap();
+    let id = place.ok(&["sessions", "new", "--store", &bucket]);
+    place.ok(&["messages", "add", &id, "hello", "--store", &bucket]);
+    let ran = place.run(&["backup", "copy.db", "--store", &bucket]);
+    assert!(ran.code == 1 && !place.file("copy.db").exists(), "{ran:?}");
+    // The store is named twice by the command itself, not by a flag.
+    let command: Vec<String> = way(&ran, "migrate").into_iter().take(3).collect();
+    place.ok(&command.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(number(&place.json(&["sessions", "show", &id, "--store", "sqlite:copy.db"]), "/messageCount"), 1);
+    // Nothing found is said, though everything was read.
+    let ran = place.run(&["sessions", "search", "nowhere", "--store", &bucket]);
+    assert!(ran.code == 0 && ran.err.contains("nothing was found") && ran.err.contains("1 message read"), "{ran:?}");
+    let told = place.ok(&["stats", "--store", &bucket]);
+    assert!(!told.contains("0 B are free") && told.starts_with("sessions"), "{told}");
+}
+
+/// Changes a byte in the middle of every object that holds a part of a log.
+fn damage_objects(dir: &std::path::Path) {
+    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        if entry.path().is_dir() {
+            damage_objects(&entry.path());
+            continue;
+        }
+        let mut bytes = std::fs::read(entry.path()).unwrap();
+        if bytes.len() > 200 {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 0xff;
+            std::fs::write(entry.path(), bytes).unwrap();
+        }
     }
 }
 

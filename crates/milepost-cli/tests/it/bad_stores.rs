@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
-use milepost::{EngineOptions, Milepost, Resume};
+use milepost::Resume;
 use serde_json::json;
 
 use crate::support::{Place, Ran, text};
@@ -106,18 +106,16 @@ fn a_read_only_store_says_so_and_stays_as_it_is() {
 async fn the_second_of_two_is_told_who_holds_a_session_and_what_can_be_done() {
     let place = Place::new();
     let id = place.session("Shared", &["one"]);
-    let mut options = EngineOptions::default();
-    options.holder = "the night shift\u{1b}[31m".into();
-    let engine = Milepost::open_with(&place.url(), options).await.unwrap();
+    let engine = place.another("the night shift\u{1b}[31m").await;
     let held = engine.resume(id.parse().unwrap(), Resume::latest()).await.unwrap();
     let mut seen = Transcript::new(&place);
     for args in [
         &["sessions", "resume", &id][..],
         &["messages", "add", &id, "two"],
-        &["state", "set", &id, "memory.step=1"],
-        &["checkpoint", &id],
-        &["sessions", "rename", &id, "Mine"],
-        &["sessions", "delete", &id, "--yes"],
+        &["state", "set", &id, "memory.step=1", "--wait", "0"],
+        &["checkpoint", &id, "--wait", "0"],
+        &["sessions", "rename", &id, "Mine", "--wait", "0"],
+        &["sessions", "delete", &id, "--yes", "--wait", "0"],
     ] {
         let ran = seen.run(args);
         assert_eq!(ran.code, 4, "{args:?}: {ran:?}");

@@ -272,7 +272,7 @@ fn many_that_add_at_once_wait_for_each_other() {
 async fn who_does_not_wait_is_told_at_once_who_holds_the_session() {
     let place = Place::new();
     let id = place.session("Held", &[]);
-    let engine = milepost::Milepost::open(&place.url()).await.unwrap();
+    let engine = place.another("the night shift").await;
     let held = engine.hold(id.parse().unwrap()).await.unwrap();
     for args in [&["messages", "add", &id, "hello", "--wait", "0"][..], &["sessions", "resume", &id]] {
         let ran = place.run(args);

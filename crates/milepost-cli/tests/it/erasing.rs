@@ -1,6 +1,6 @@
 //! Erasing a secret that was stored: everywhere, also where somebody or something stands in the way; and what comes in.
 
-use milepost::{EngineOptions, Milepost};
+use milepost::model::{Body, Seq};
 use serde_json::json;
 
 use crate::lists::damage_message;
@@ -27,7 +27,7 @@ async fn a_held_session_is_named_and_keeps_the_secret_in_no_other() {
     for id in [&a, &c] {
         assert_eq!(place.run_with(&["messages", "add", id, "-"], long.as_bytes()).code, 0);
     }
-    let engine = Milepost::open_with(&place.url(), EngineOptions::default()).await.unwrap();
+    let engine = place.another("the night shift").await;
     let holds = engine.hold(held.parse().unwrap()).await.unwrap();
     let ran = place.run(&["redact", SECRET, "--yes"]);
     assert_eq!(ran.code, 4, "{ran:?}");
@@ -60,8 +60,8 @@ fn a_damaged_session_is_named_and_keeps_the_secret_in_no_other() {
     assert!(ran.out.contains("nowhere in what could be looked through"), "{ran:?}");
 }
 
-#[test]
-fn what_is_said_of_an_erasure_holds_no_secret() {
+#[tokio::test]
+async fn what_is_said_of_an_erasure_holds_no_secret() {
     let place = Place::new();
     let token = format!("ghp_{}", "Ab3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0dF3gH6");
     let id = place.session("A", &[SECRET]);
@@ -71,6 +71,43 @@ fn what_is_said_of_an_erasure_holds_no_secret() {
     assert_eq!(place.texts(&id), [SECRET]);
     place.ok(&["redact", SECRET, "--yes", "--why", &format!("{SECRET} leaked beside {token}")]);
     assert!(!lies_in_store(&place, SECRET) && !lies_in_store(&place, &token));
+    let engine = place.another("a reader").await;
+    let entries = engine.store().entries(id.parse().unwrap(), Seq(0), Seq::MAX).await.unwrap();
+    let why = entries.into_iter().find_map(|entry| match entry.body {
+        Some(Body::Event(event)) if event.kind == "redacted" => Some(event.data["why"].clone()),
+        _ => None,
+    });
+    assert_eq!(why, Some(json!("[redacted] leaked beside [redacted:github-token]")));
+}
+
+/// A bucket keeps what was replaced or removed for a while, and says so; doing it again deletes what is old enough.
+#[test]
+fn what_a_bucket_keeps_for_a_while_is_told() {
+    let place = Place::new();
+    let bucket = format!("file://{}", place.file("bucket").display());
+    std::fs::create_dir(place.file("bucket")).unwrap();
+    let id = place.ok(&["sessions", "new", "--store", &bucket]);
+    place.ok(&["messages", "add", &id, SECRET, "--store", &bucket]);
+    let ran = place.run(&["redact", SECRET, "--yes", "--store", &bucket]);
+    assert!(
+        ran.code == 0 && ran.err.contains("stays for 10 minutes") && ran.err.contains("again after that"),
+        "{ran:?}"
+    );
+    let ran = place.run(&["redact", SECRET, "--store", &bucket]);
+    assert!(
+        ran.code == 0 && ran.out.contains("it is nowhere") && ran.err.contains("10 minutes ago is deleted"),
+        "{ran:?}"
+    );
+    let told = place.json(&["redact", SECRET, "--dry-run", "--store", &bucket]);
+    assert_eq!(number(&told, "/lingersMs"), 600_000);
+    let ran = place.run(&["sessions", "delete", &id, "--yes", "--store", &bucket]);
+    assert!(ran.code == 0 && ran.err.contains("10 minutes") && ran.err.contains("`milepost prune --purge`"), "{ran:?}");
+    // A file has nothing to keep.
+    let id = place.session("Here", &[SECRET]);
+    for args in [&["redact", SECRET, "--yes"][..], &["sessions", "delete", &id, "--yes"]] {
+        let ran = place.run(args);
+        assert!(ran.code == 0 && !ran.err.contains("minutes"), "{ran:?}");
+    }
 }
 
 #[test]

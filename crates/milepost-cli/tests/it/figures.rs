@@ -201,3 +201,34 @@ fn tokens_that_were_written_to_a_cache_or_read_from_it_count() {
     let shown = place.ok(&["stats", "--usage", &id]);
     assert!(shown.contains("6010 in, 5 out, 5000 cached, 1000 written to the cache"), "{shown}");
 }
+
+#[test]
+fn a_comparison_tells_what_each_side_cost_since_they_part() {
+    let place = Place::new();
+    let id = place.session("Trunk", &[]);
+    let say = |session: &str, tokens: u64, cost: f64| {
+        let usage = json!({ "input_tokens": 10 * tokens, "output_tokens": tokens });
+        let message = json!({ "role": "assistant", "content": "an answer", "usage": usage, "costUsd": cost });
+        let ran = place.run_with(&["messages", "add", session, "--from-json", "-"], message.to_string().as_bytes());
+        assert_eq!(ran.code, 0, "{ran:?}");
+    };
+    say(&id, 1000, 8.0);
+    place.ok(&["checkpoint", &id, "--label", "fork"]);
+    let branch = place.ok(&["sessions", "branch", &id]);
+    let branch = branch.split_whitespace().next().unwrap();
+    say(&id, 3, 0.25);
+    say(branch, 5, 0.5);
+    say(branch, 2, 1.0);
+    for session in [&id, branch] {
+        place.ok(&["checkpoint", session, "--label", "end"]);
+    }
+    let (a, b) = (format!("{id}@end"), format!("{branch}@end"));
+    let diff = place.json(&["sessions", "diff", &a, &b]);
+    let of =
+        |side: &str| (number(&diff, &format!("/{side}/inputTokens")), number(&diff, &format!("/{side}/outputTokens")));
+    assert_eq!((of("usageA"), of("usageB")), ((30, 3), (70, 7)));
+    assert_eq!((&diff["usageA"]["costUsd"], &diff["usageB"]["costUsd"]), (&json!(0.25), &json!(1.5)));
+    let shown = place.ok(&["sessions", "diff", &a, &b]);
+    let line = shown.lines().find(|line| line.starts_with("cost since they part")).unwrap_or_else(|| panic!("{shown}"));
+    assert!(line.contains("0.25") && line.contains("1.50"), "{line}");
+}

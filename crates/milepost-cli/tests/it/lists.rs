@@ -1,17 +1,9 @@
 //! Lists, searches and what tidies up: all that there is, by the names that are shown, and said where something is left.
 
-use milepost::{EngineOptions, Milepost};
 use serde_json::{Value, json};
 
 use crate::support::{Place, Ran, number, text};
 use crate::tour_store::KEY;
-
-/// An engine beside the command line, which holds sessions that it is given.
-async fn another(place: &Place) -> Milepost {
-    let mut options = EngineOptions::default();
-    options.holder = "the night shift".into();
-    Milepost::open_with(&place.url(), options).await.unwrap()
-}
 
 pub fn damage_message(place: &Place, number: usize) {
     let database = rusqlite::Connection::open(place.store()).unwrap();
@@ -103,7 +95,7 @@ async fn pruning_passes_over_what_somebody_works_on_and_what_is_damaged() {
             id
         })
         .collect();
-    let engine = another(&place).await;
+    let engine = place.another("the night shift").await;
     let held = engine.hold(ids[1].parse().unwrap()).await.unwrap();
     let pruned = place.run(&["prune"]);
     assert_eq!(pruned.code, 0, "{pruned:?}");
@@ -126,7 +118,7 @@ async fn erasing_the_trash_leaves_what_somebody_holds_for_the_next_time() {
         place.ok(&["checkpoint", id]);
         place.ok(&["sessions", "trash", id, "--checkpoint", &mark]);
     }
-    let engine = another(&place).await;
+    let engine = place.another("the night shift").await;
     let held = engine.hold(ids[0].parse().unwrap()).await.unwrap();
     let purged = place.run(&["prune", "--purge", "--yes"]);
     assert!(purged.code == 0 && purged.out.contains("1 checkpoint and 0 sessions erased"), "{purged:?}");
@@ -246,7 +238,7 @@ async fn why_a_session_is_paused_or_waits_is_shown() {
     place.ok(&["sessions", "pause", &id]);
     assert_eq!(place.json(&["sessions", "list"]).pointer("/sessions/0/reason"), Some(&Value::Null));
     // A program that waits says for what.
-    let engine = another(&place).await;
+    let engine = place.another("the night shift").await;
     let held = engine.hold(id.parse().unwrap()).await.unwrap();
     held.wait("the answer of the legal department").await.unwrap();
     held.release().await.unwrap();

@@ -1,7 +1,5 @@
 //! What a command refuses, warns of, or says besides, and with which exit code.
 
-use milepost::{EngineOptions, Milepost};
-
 use crate::support::{Place, Ran, number, text};
 use crate::tour_store::KEY;
 
@@ -45,7 +43,7 @@ async fn a_dry_run_of_resume_refuses_what_resume_refuses_and_changes_nothing() {
     place.ok(&["sessions", "trash", &id]);
     same(&["--reopen"], 1);
     place.ok(&["sessions", "untrash", &id]);
-    let engine = Milepost::open_with(&place.url(), EngineOptions::default()).await.unwrap();
+    let engine = place.another("the night shift").await;
     let held = engine.hold(id.parse().unwrap()).await.unwrap();
     same(&["--reopen"], 4);
     same(&["--reopen", "--take-over"], 0);

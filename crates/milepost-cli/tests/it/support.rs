@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use milepost::{EngineOptions, Milepost};
 use serde_json::Value;
 
 /// A scratch place with a home, a store of its own and nothing else.
@@ -111,6 +112,15 @@ impl Place {
             self.ok(&["messages", "add", &id, message]);
         }
         id
+    }
+
+    /// An engine beside the command line, which holds the sessions that it is given for as long as a test takes: while the
+    /// command runs, nobody here would renew them.
+    pub async fn another(&self, holder: &str) -> Milepost {
+        let mut options = EngineOptions::default();
+        options.holder = holder.into();
+        options.store.lease_ttl_ms = 3_600_000;
+        Milepost::open_with(&self.url(), options).await.unwrap()
     }
 
     /// The texts of a session's messages.

@@ -7,7 +7,7 @@ use milepost_context::request::{
 use milepost_context::tokens::Tokenizer;
 use milepost_model::{Block, Message, Role};
 use proptest::prelude::*;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 fn strings(items: &[&str]) -> Vec<String> {
     items.iter().map(|item| (*item).to_owned()).collect()
@@ -95,6 +95,34 @@ fn what_does_not_fit_is_shed_in_the_stated_order() {
         assert!(first <= second && structure <= task && done <= to_do, "the less worthy goes first");
         assert!((task || structure) <= done, "the context goes before the work progress");
     }
+}
+
+#[test]
+fn work_progress_is_shed_item_by_item_and_pinned_facts_last() {
+    let tokenizer = Tokenizer::default();
+    let mut parts = RequestParts { context: Context::None, messages: Vec::new(), ..parts() };
+    let items = ["an old item", "a new item", "no cookies", "no test account", "wire it up", "the port is 8443"];
+    parts.summary = Some(Summary {
+        completed_items: strings(&items[..2]),
+        decisions: strings(&items[2..3]),
+        blockers: strings(&items[3..4]),
+        pending_items: strings(&items[4..5]),
+        pinned_facts: strings(&items[5..]),
+        ..Summary::default()
+    });
+    let whole = build_request(&parts, DEFAULT_BUDGET, &tokenizer).unwrap();
+    let mut left = Vec::new();
+    for budget in (0..=whole.total_tokens).rev() {
+        let Ok(request) = build_request(&parts, budget, &tokenizer) else { break };
+        let shown: Vec<&str> = items.into_iter().filter(|item| request.system_prompt.contains(item)).collect();
+        let told: usize =
+            request.left_out.iter().filter_map(|left| left.what.split(' ').next()?.parse::<usize>().ok()).sum();
+        assert_eq!(shown.len() + told, items.len(), "{:?}", request.left_out);
+        left.push(shown);
+    }
+    left.dedup();
+    let expected: Vec<Vec<&str>> = (0..=items.len()).map(|from| items[from..].to_vec()).collect();
+    assert_eq!(left, expected);
 }
 
 #[test]
@@ -194,7 +222,7 @@ fn messages_form_has_a_valid_window() {
 }
 
 fn text() -> impl Strategy<Value = String> {
-    prop_oneof![4 => "[a-zA-Z ,.\n]{0,60}", 1 => any::<String>(), 1 => "[ =\n]{0,200}", 1 => "(word ){0,300}"]
+    prop_oneof![4 => "[a-zA-Z ,.\n]{0,60}", 1 => any::<String>(), 1 => "[\0\u{1}\u{fffd}\u{fdd0}🦀é]{0,40}", 1 => "[ =\n]{0,200}", 1 => "(word ){0,300}"]
 }
 
 fn some_parts() -> impl Strategy<Value = RequestParts> {
@@ -222,7 +250,18 @@ fn some_parts() -> impl Strategy<Value = RequestParts> {
         allowed_tools,
         ..AgentDescription::default()
     });
-    let message = (any::<bool>(), text(), 0usize..4).prop_map(|(user, text, kind)| match kind {
+    let message = (any::<bool>(), text(), 0usize..9).prop_map(|(user, text, kind)| match kind {
+        2 => {
+            let picture = Block::Image { source: json!({"media_type": "image/png", "data": text}), extra: Map::new() };
+            Message::blocks(Role::User, vec![Block::text(text), picture])
+        }
+        3 => Message::blocks(Role::Assistant, vec![Block::from(json!({"type": "document", "title": text}))]),
+        4 => {
+            let mut beside = Message::new(Role::Assistant, text.as_str());
+            beside.extra.insert("toolCalls".into(), json!([{"id": text, "name": "t", "arguments": {"a": text}}]));
+            beside.extra.insert("toolResults".into(), json!([{"callId": text, "output": text}]));
+            beside
+        }
         0 => Message::blocks(Role::Assistant, vec![Block::tool_call(text.as_str(), "t", json!({"a": text}))]),
         1 => Message::blocks(Role::User, vec![Block::tool_result(text.as_str(), json!(text))]),
         _ => Message::new(if user { Role::User } else { Role::Assistant }, text),
@@ -259,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn a_request_of_messages_is_never_over_its_budget_and_valid(parts in some_parts(), budget in 0usize..1500, anthropic in any::<bool>(), tokenizer in tokenizer()) {
+    fn a_request_of_messages_is_never_over_its_budget_and_valid(parts in some_parts(), budget in 0usize..4000, anthropic in any::<bool>(), tokenizer in tokenizer()) {
         let dialect = if anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
         if let Ok(request) = build_messages(&parts, dialect, budget, &tokenizer) {
             let messages = tokenizer.count_messages(request.view.messages.iter().map(|seen| &seen.message));
@@ -267,6 +306,23 @@ proptest! {
             prop_assert!(request.total_tokens <= budget, "{} > {}", request.total_tokens, budget);
             prop_assert_eq!(check(&request.view.to_wire().messages, dialect), vec![]);
         }
+    }
+
+    /// The errors say how much is needed; with exactly that there is a request, and it keeps to it.
+    #[test]
+    fn the_least_budget_is_enough_and_kept(parts in some_parts(), more in 0usize..12, anthropic in any::<bool>(), tokenizer in tokenizer()) {
+        let dialect = if anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
+        let mut least = 0;
+        while let Err(RequestError::TooLarge { tokens, .. }) = build_request(&parts, least, &tokenizer) {
+            prop_assert!(tokens > least, "{tokens} is no more than {least}");
+            least = tokens;
+        }
+        let budget = least + more;
+        let request = build_request(&parts, budget, &tokenizer).unwrap();
+        prop_assert!(request.total_tokens <= budget);
+        let request = build_messages(&parts, dialect, budget, &tokenizer).unwrap();
+        prop_assert!(request.total_tokens <= budget, "{} > {}", request.total_tokens, budget);
+        prop_assert_eq!(check(&request.view.to_wire().messages, dialect), vec![]);
     }
 
     #[test]

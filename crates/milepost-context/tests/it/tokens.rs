@@ -91,6 +91,12 @@ fn a_message_costs_its_content_and_what_is_around_it() {
         let tokens = tokenizer.count_message(&Message::blocks(Role::User, vec![block]));
         assert!((IMAGE_TOKENS..IMAGE_TOKENS + 40).contains(&tokens));
     }
+    // Calls and results that stand beside the content.
+    for name in ["tool_calls", "toolCalls", "tool_results", "toolResults"] {
+        let mut beside = Message::new(Role::Assistant, "");
+        beside.extra.insert(name.into(), json!([{"id": "c1", "arguments": "word ".repeat(100)}]));
+        assert!(tokenizer.count_message(&beside) > 100, "{name}");
+    }
 }
 
 proptest! {

@@ -287,7 +287,7 @@ impl Shared {
 #[async_trait]
 impl Backend for ObjectBackend {
     fn features(&self) -> Features {
-        Features { name: "object", text: false }
+        Features { name: "object", text: false, lingers_ms: self.shared.options.delete_after_ms }
     }
 
     async fn append(&self, workspace: &WorkspaceId, batch: Batch) -> Result<Appended> {

@@ -220,7 +220,7 @@ macro_rules! on_engine {
 #[async_trait]
 impl Backend for PostgresBackend {
     fn features(&self) -> Features {
-        Features { name: "postgres", text: self.text }
+        Features { name: "postgres", text: self.text, lingers_ms: 0 }
     }
 
     async fn append(&self, workspace: &WorkspaceId, mut batch: Batch) -> Result<Appended> {

@@ -113,7 +113,7 @@ impl SqliteBackend {
 #[async_trait]
 impl Backend for SqliteBackend {
     fn features(&self) -> Features {
-        Features { name: "sqlite", text: self.text }
+        Features { name: "sqlite", text: self.text, lingers_ms: 0 }
     }
 
     async fn append(&self, workspace: &WorkspaceId, batch: Batch) -> Result<Appended> {

@@ -11,7 +11,7 @@ use super::schema::{TEXT_GAPS, TEXT_INDEX, fail, has_text_index, has_text_rules}
 use crate::backend::*;
 use crate::codec::{self, searchable_text};
 use crate::error::{Error, Result};
-use crate::words::spaced;
+use crate::words::{bare, spaced};
 use milepost_model::Position;
 
 /// Texts longer than this are indexed up to here.
@@ -86,7 +86,7 @@ fn text_of(db: &Connection, key: i64, entry: &StoredEntry) -> Result<Option<(Str
     let Some(mut text) = searchable_text(entry, blob.as_deref()) else { return Ok(None) };
     let is_cut = text.len() > INDEXED_BYTES;
     text.truncate(text.floor_char_boundary(INDEXED_BYTES));
-    Ok(Some((spaced(&text).into_owned(), is_cut)))
+    Ok(Some((bare(&spaced(&text)).into_owned(), is_cut)))
 }
 
 /// Indexes a message. Returns whether it was cut.
@@ -348,7 +348,7 @@ fn expected_words(db: &Connection) -> Result<Said> {
 /// An FTS5 expression of terms. Each is quoted, so that nothing in it is an operator.
 fn expression(terms: &[Term]) -> String {
     let quoted = terms.iter().map(|term| {
-        let text = term.text.replace('\0', " ").replace('"', "\"\"");
+        let text = bare(&term.text).replace('\0', " ").replace('"', "\"\"");
         format!("\"{text}\"{}", if term.prefix { " *" } else { "" })
     });
     quoted.collect::<Vec<_>>().join(" AND ")

@@ -3,7 +3,8 @@
 //! An entry that held the secret keeps the commitment the chain was made with and gets another
 //! payload; an event in the log names the commitments of the replacements, so that verification can
 //! tell a redaction from tampering. Marks whose state held the secret are replaced too, with the
-//! hash of the redacted state. The file is written anew at the end, so that no free page keeps it.
+//! hash of the redacted state. The store is compacted at the end, so that no free page keeps it; also when nothing was
+//! found, since an earlier one may have been killed before that, and a bucket keeps what was replaced for a while.
 //!
 //! Sessions that somebody holds, or that are damaged, are passed over and named. The event also names the
 //! payloads that were blobs: whenever this is interrupted, the next one knows what is left to remove.
@@ -268,6 +269,9 @@ pub struct Redacted {
     pub blobs: Vec<BlobId>,
     /// Sessions that were passed over.
     pub passed_over: Vec<PassedOver>,
+    /// How long what is replaced stays in the store, for whoever is just reading it: a redaction after that deletes it. 0
+    /// where it is gone at once (ms).
+    pub lingers_ms: i64,
 }
 
 /// What was found in one session.
@@ -290,14 +294,15 @@ struct Found {
 impl Store {
     /// Erases what `redactor` finds from everything stored in this workspace. With `dry_run` it only counts.
     pub async fn redact(&self, redactor: &Redactor, why: &str, claim: &Claim, dry_run: bool) -> Result<Redacted> {
-        let mut redacted = Redacted::default();
+        let lingers_ms = self.inner.backend.features().lingers_ms;
+        let mut redacted = Redacted { lingers_ms, ..Redacted::default() };
         let begun = self.source().now().plus_ms(1);
         let why = redactor.clean(why).unwrap_or_else(|| why.to_owned());
         // A branch comes before what it continues from, and gets a clean state of its own to begin with:
         // whenever this is interrupted, every session is either as it was or clean, and can be read.
         let rows = self.all_sessions().await?;
         let order = self.parents_first(rows.iter().map(|row| row.id).collect()).await?;
-        let (mut is_changed, mut leftover, mut files) = (false, Vec::new(), Vec::new());
+        let (mut leftover, mut files) = (Vec::new(), Vec::new());
         // Sessions that a session goes on from that was passed over, in a state that has the secret.
         let mut needed_as_they_are: HashMap<SessionId, PassedOver> = HashMap::new();
         for id in order.iter().rev().copied() {
@@ -317,7 +322,6 @@ impl Store {
                     leftover.extend(found.replaced_before);
                     files.extend(found.files);
                     if found.entries + found.checkpoints + found.keyframes > 0 {
-                        is_changed = true;
                         redacted.sessions.push(id);
                         redacted.entries += found.entries;
                         redacted.checkpoints += found.checkpoints;
@@ -327,13 +331,10 @@ impl Store {
             }
         }
         redacted.records = self.redact_records(redactor, dry_run).await?;
-        is_changed |= redacted.records > 0;
-        is_changed |= self.redact_rows(&order, redactor, claim, dry_run, &mut redacted).await?;
+        self.redact_rows(&order, redactor, claim, dry_run, &mut redacted).await?;
         if !dry_run {
-            is_changed |= self.drop_leftover(leftover, begun).await? > 0;
-            if is_changed {
-                self.inner.backend.compact().await?;
-            }
+            self.drop_leftover(leftover, begun).await?;
+            self.inner.backend.compact().await?;
         }
         redacted.blobs = self.find_in_blobs(&order, redactor, files).await?;
         Ok(redacted)
@@ -388,17 +389,16 @@ impl Store {
     }
 
     /// Removes payloads that were replaced by a redaction that did not come to its end, and blobs that nothing named in time.
-    async fn drop_leftover(&self, leftover: Vec<BlobId>, begun: Timestamp) -> Result<u64> {
-        let mut dropped = 0;
+    async fn drop_leftover(&self, leftover: Vec<BlobId>, begun: Timestamp) -> Result<()> {
         if !leftover.is_empty() {
-            dropped += self.inner.backend.drop_blobs(self.workspace(), leftover, begun).await?;
+            self.inner.backend.drop_blobs(self.workspace(), leftover, begun).await?;
         }
         let (unneeded, before) = self.unneeded_blobs().await?;
         let idle: Vec<BlobId> = unneeded.iter().filter(|info| info.touched < before).map(|info| info.id).collect();
         if !idle.is_empty() {
-            dropped += self.inner.backend.drop_blobs(self.workspace(), idle, before).await?;
+            self.inner.backend.drop_blobs(self.workspace(), idle, before).await?;
         }
-        Ok(dropped)
+        Ok(())
     }
 
     /// What a list shows of a branch may come from what it continues: once that is clean, so is the row.
@@ -409,14 +409,11 @@ impl Store {
         claim: &Claim,
         dry_run: bool,
         redacted: &mut Redacted,
-    ) -> Result<bool> {
-        let mut is_changed = false;
+    ) -> Result<()> {
         for id in order {
             match self.redact_row(*id, redactor, claim, dry_run).await {
-                Ok(false) => {}
-                Ok(true) => {
-                    is_changed = true;
-                    if !redacted.sessions.contains(id) {
+                Ok(is_found) => {
+                    if is_found && !redacted.sessions.contains(id) {
                         redacted.sessions.push(*id);
                     }
                 }
@@ -428,7 +425,7 @@ impl Store {
                 }
             }
         }
-        Ok(is_changed)
+        Ok(())
     }
 
     async fn redact_row(&self, id: SessionId, redactor: &Redactor, claim: &Claim, dry_run: bool) -> Result<bool> {

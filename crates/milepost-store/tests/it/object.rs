@@ -9,14 +9,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt as _;
-use milepost_model::{ManualClock, SessionId, Source};
+use milepost_model::{Event, ManualClock, SessionId, Source, Trigger};
 use milepost_store::object::object_store::{ObjectStore, ObjectStoreExt as _};
 use milepost_store::object::{ObjectBackend, ObjectOptions};
 use milepost_store::{
-    Append, Backend, Durability, Error, MarkQuery, MessageQuery, Options, SessionQuery, SessionWriter, Store,
+    Append, Backend, Durability, Error, MarkQuery, MessageQuery, NewMark, Options, Redactor, SessionQuery,
+    SessionWriter, Store,
 };
+use serde_json::json;
 
-use crate::support::{START, claim, create, step, user};
+use crate::support::{START, claim, create, state, step, user};
 use fault::{Fault, Faulty};
 
 /// A bucket, a clock, and as many processes as a test opens.
@@ -384,6 +386,46 @@ async fn what_was_removed_is_gone_from_the_bucket_after_the_delay() {
     assert!(!cloud.holds(b"a secret that must go").await, "{:#?}", cloud.keys().await);
     assert!(!cloud.keys().await.iter().any(|key| key.contains(&id.to_string())), "{:#?}", cloud.keys().await);
     assert_eq!(texts(&cloud.open().await.store, kept.id()).await, ["this stays"]);
+}
+
+/// A redaction that is done again when its time has come, by any process, deletes what the first one replaced.
+#[tokio::test]
+async fn what_was_redacted_is_gone_from_the_bucket_after_the_delay() {
+    let cloud = Cloud::new();
+    let process = cloud.open().await;
+    let writer = create(&process.store).await;
+    let id = writer.id();
+    leak(&writer).await;
+    writer.release().await.unwrap();
+    process.store.put_record("setting", "one", None, None, LEAKED.as_bytes()).await.unwrap();
+    let redactor = Redactor::literal(LEAKED, "[gone]").unwrap();
+    let done = process.store.redact(&redactor, "it leaked", &claim(), false).await.unwrap();
+    assert_eq!((done.entries, done.checkpoints, done.records, done.lingers_ms), (4, 1, 1, 600_000));
+    assert!(cloud.holds(LEAKED.as_bytes()).await);
+    process.store.close().await.unwrap();
+    cloud.clock.advance_ms(601_000);
+    let later = cloud.open().await;
+    let again = later.store.redact(&redactor, "again", &claim(), false).await.unwrap();
+    assert_eq!((again.sessions.len(), again.records), (0, 0));
+    assert!(!cloud.holds(LEAKED.as_bytes()).await, "{:#?}", cloud.keys().await);
+    assert_eq!(texts(&later.store, id).await[0], "it is [gone], they said");
+    assert!(later.store.verify().await.unwrap().is_whole());
+}
+
+/// Nothing that can be packed, so that it is seen where it lies.
+pub const LEAKED: &str = "k7Q2-x9Lm-4Zt8-Vb1n";
+
+/// Writes it in a message, in one that is a blob, in a state, a mark and an event.
+pub async fn leak(writer: &SessionWriter) {
+    let mut noise = vec![0u8; 30_000];
+    Source::seeded(3, Arc::new(ManualClock::new(START))).fill(&mut noise);
+    let noise: String = noise.iter().map(|byte| char::from(b'!' + byte % 90)).collect();
+    let state = state(json!({ "memory": { "key": LEAKED } }));
+    let mark = NewMark::new(Trigger::Manual).description(format!("after {LEAKED}"));
+    writer.append(Append::new().message(user(&format!("it is {LEAKED}, they said")))).await.unwrap();
+    writer.append(Append::new().message(user(&format!("{noise} {LEAKED}")))).await.unwrap();
+    writer.append(Append::new().state(state).mark(mark)).await.unwrap();
+    writer.append(Append::new().event(Event::new("noted", json!({ "what": LEAKED })))).await.unwrap();
 }
 
 #[tokio::test]

@@ -241,6 +241,8 @@ async fn leaky_states(writer: &SessionWriter) -> Vec<Receipt> {
         delta(Delta::builder().set("/memory/list", json!([]))),
         delta(Delta::builder().set("/memory/log", "short")),
         delta(Delta::builder().set("/memory/n", 3)),
+        // The same where no state before or after holds it.
+        delta(Delta::builder().set("/memory/late", SECRET).set("/memory/other", 2).remove("/memory/late")),
     ] {
         receipts.push(writer.append(append.mark(mark())).await.unwrap());
     }
@@ -625,6 +627,24 @@ async fn a_redaction_that_was_killed_is_brought_to_its_end_by_the_next() {
         assert_eq!(store.redact(&redactor(), "again", &mine, true).await.unwrap(), Redacted::default());
         assert_whole(&store).await;
     }
+}
+
+#[tokio::test]
+async fn a_redaction_that_was_killed_halfway_left_no_word_in_the_index_and_the_next_leaves_nothing_in_the_file() {
+    let scratch = Scratch::new();
+    let (backend, store) = watched(&scratch).await;
+    let writer = create(&store).await;
+    writer.append(Append::new().message(user(&format!("the word is {SECRET}")))).await.unwrap();
+    assert_eq!(found(&store, SECRET).await, 1);
+    let mine = claim().take_over();
+    backend.fail_rebuild.store(true, std::sync::atomic::Ordering::SeqCst);
+    store.redact(&redactor(), "it leaked", &mine, false).await.unwrap_err();
+    assert_eq!((found(&store, SECRET).await, found(&store, "gone").await), (0, 1));
+    assert!(lies_in_files(scratch.dir.path(), SECRET).is_some(), "the test did not leave anything behind");
+    let again = store.redact(&redactor(), "again", &mine, false).await.unwrap();
+    assert_eq!((again.entries, again.checkpoints), (0, 0));
+    store.close().await.unwrap();
+    assert_eq!(lies_in_files(scratch.dir.path(), SECRET), None);
 }
 
 #[tokio::test]

@@ -48,6 +48,8 @@ pub struct Watched {
     pub records_left: AtomicI64,
     /// The next removal of blobs fails.
     pub fail_drop: AtomicBool,
+    /// The next making anew of what is derived fails.
+    pub fail_rebuild: AtomicBool,
 }
 
 impl Watched {
@@ -62,6 +64,7 @@ impl Watched {
             fail_after: AtomicBool::new(false),
             records_left: AtomicI64::new(-1),
             fail_drop: AtomicBool::new(false),
+            fail_rebuild: AtomicBool::new(false),
         })
     }
 
@@ -111,6 +114,12 @@ macro_rules! delegate {
                 }
                 self.inner.drop_blobs(workspace, ids, before).await
             }
+            async fn rebuild(&self, workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()> {
+                if self.fail_rebuild.swap(false, Ordering::SeqCst) {
+                    return Err(Self::broken());
+                }
+                self.inner.rebuild(workspace, row, marks).await
+            }
             $(async fn $name(&self, $($arg: $type),*) -> $out {
                 self.inner.$name($($arg),*).await
             })*
@@ -141,7 +150,6 @@ delegate! {
     keyframe(workspace: &WorkspaceId, at: Position) -> Result<Option<Keyframe>>;
     keyframes(workspace: &WorkspaceId, timeline: TimelineId) -> Result<Vec<(Seq, bool)>>;
     search(workspace: &WorkspaceId, query: TextQuery) -> Result<Option<Vec<TextHit>>>;
-    rebuild(workspace: &WorkspaceId, row: SessionRow, marks: Vec<MarkRow>) -> Result<()>;
     usage(workspace: &WorkspaceId) -> Result<Usage>;
     check(depth: Depth) -> Result<Vec<Finding>>;
     backup(to: &Path) -> Result<bool>;

@@ -218,7 +218,8 @@ impl Milepost {
                         continue;
                     }
                 };
-                if fits(query, &stored) {
+                let is_rough = terms.finds_too_much();
+                if fits(query, &stored) && (!is_rough || terms.matches(&stored.message.search_text()).is_some()) {
                     kept.push(Rough { session, at: hit.at, score: hit.score });
                 }
             }

@@ -95,6 +95,11 @@ impl Terms {
         self.terms.iter().any(|term| term.text.chars().any(is_sign))
     }
 
+    /// Whether an index may find more than it should: one that takes letters apart finds 한 where 하 is looked for.
+    pub fn finds_too_much(&self) -> bool {
+        self.terms.iter().any(|term| term.prefix && term.text.chars().any(|c| matches!(c, '가'..='힣')))
+    }
+
     /// How often a text has what is looked for; none when something is missing.
     pub fn matches(&self, text: &str) -> Option<u64> {
         if let Some(wanted) = &self.substring {

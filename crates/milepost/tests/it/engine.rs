@@ -124,6 +124,31 @@ async fn what_is_saved_on_the_side_is_there_after_the_barrier() {
 }
 
 #[tokio::test]
+async fn the_session_that_is_asked_for_is_resumed_or_a_new_one_begun() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let new = || NewSession { patch: SessionPatch::new().title("New").project("shop"), ..NewSession::default() };
+    let begun = milepost.get_or_resume(None, new()).await.unwrap();
+    let id = begun.id();
+    assert_eq!(triggers(&milepost, id).await, ["initial"]);
+    begun.append(user("hello")).await.unwrap();
+    begun.pause(None).await.unwrap();
+    begun.release().await.unwrap();
+    let resumed = milepost.get_or_resume(Some(id), NewSession::titled("Another")).await.unwrap();
+    assert_eq!((resumed.id(), resumed.info().await.status), (id, Status::Active));
+    assert_eq!(resumed.info().await.title.as_deref(), Some("New"));
+    let missing = milepost.get_or_resume(Some(milepost.source().id()), new()).await.unwrap_err();
+    assert!(matches!(missing, Error::Store(milepost::store::Error::NotFound { .. })), "{missing}");
+    // What can be resumed of a project: nothing that is completed, and nothing of others.
+    let done = milepost.create(new()).await.unwrap();
+    done.complete().await.unwrap();
+    milepost.create(NewSession::titled("Elsewhere")).await.unwrap();
+    let query = SessionQuery { project: Some("shop".into()), ..SessionQuery::default() };
+    let listed = milepost.resumable(query).await.unwrap().sessions;
+    assert_eq!(listed.iter().map(|session| session.id).collect::<Vec<_>>(), [id]);
+}
+
+#[tokio::test]
 async fn the_same_key_gives_the_same_session_also_to_two_at_once() {
     let scratch = Scratch::new();
     let milepost = scratch.open().await;

@@ -39,10 +39,12 @@ async fn a_failed_checkpoint_never_stops_the_agent() {
     session.release().await.unwrap();
     milepost.close().await.unwrap();
     // Without its state no checkpoint of the session can be taken.
-    damage_newest(&scratch, 2);
     let database = rusqlite::Connection::open(scratch.path()).unwrap();
+    let newest = "(SELECT max(id) FROM entries WHERE kind = 2)";
+    let body: Vec<u8> =
+        database.query_row(&format!("SELECT body FROM entries WHERE id = {newest}"), [], |row| row.get(0)).unwrap();
+    damage_newest(&scratch, 2);
     database.execute("DELETE FROM keyframes", []).unwrap();
-    drop(database);
     let milepost = scratch.open().await;
     let mut notices = milepost.notices();
     let session = milepost.hold(id).await.unwrap();
@@ -53,6 +55,25 @@ async fn a_failed_checkpoint_never_stops_the_agent() {
     let failed = std::iter::from_fn(|| notices.try_recv().ok());
     let failed = failed.filter(|notice| matches!(notice, Notice::CheckpointFailed { .. })).count();
     assert!(failed > 0 && milepost.counts().failed() == failed as u64, "it is told and counted: {failed}");
+    // It is tried again with every append, until it succeeds.
+    database.execute(&format!("UPDATE entries SET body = ?1 WHERE id = {newest}"), [body]).unwrap();
+    assert!(session.append(user("mended")).await.unwrap().checkpoint.is_some(), "it is owed");
+    assert!(session.append(user("and on")).await.unwrap().checkpoint.is_none(), "once");
+}
+
+#[tokio::test]
+async fn checkpoints_that_came_at_once_are_there_after_the_barrier() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    for number in 0..4 {
+        session.checkpoint_if(NewMark::new(Trigger::Step).description(number.to_string())).await;
+    }
+    session.barrier().await;
+    let query = MarkQuery { triggers: vec![Trigger::Step], oldest_first: true, ..MarkQuery::default() };
+    let marks = milepost.store().marks(session.id(), &query).await.unwrap();
+    let taken: Vec<String> = marks.iter().filter_map(|mark| mark.checkpoint.description.clone()).collect();
+    assert_eq!(taken, ["0", "1", "2", "3"]);
 }
 
 #[tokio::test]
@@ -140,6 +161,25 @@ async fn a_damaged_end_is_left_behind_and_named() {
         resumed.session.append(user("and on")).await.unwrap();
         assert_eq!(texts(&milepost, id).await, ["one", "and on"], "{point:?}");
     }
+}
+
+#[tokio::test]
+async fn the_doctor_names_everything_that_is_damaged() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    let id = session.id();
+    for text in ["one", "two", "three"] {
+        session.append(user(text)).await.unwrap();
+    }
+    session.release().await.unwrap();
+    milepost.close().await.unwrap();
+    let database = rusqlite::Connection::open(scratch.path()).unwrap();
+    assert_eq!(database.execute("UPDATE entries SET body = zeroblob(length(body)) WHERE kind = 1", []).unwrap(), 3);
+    let milepost = scratch.open().await;
+    let found = milepost.doctor(id, milepost::context::history::Dialect::Anthropic).await.unwrap();
+    let damaged = found.problems.iter().filter(|problem| problem.contains("damaged")).count();
+    assert!(!found.is_well() && damaged >= 3, "{:?}", found.problems);
 }
 
 #[tokio::test]

@@ -53,8 +53,17 @@ pub async fn check(milepost: &Milepost) {
 /// Words, signs and calls that an index of plain words would pass over.
 pub async fn check_scripts(milepost: &Milepost) {
     let session = milepost.create(NewSession::titled("Scripts")).await.unwrap();
-    let plain =
-        ["我们使用PostgreSQL数据库和SQLite", "パパとママ", "deployed 🚀 at last", "वह दिन था", "उसने दान किया", "ปีใหม่"];
+    let plain = [
+        "我们使用PostgreSQL数据库和SQLite",
+        "パパとママ",
+        "deployed 🚀 at last",
+        "वह दिन था",
+        "उसने दान किया",
+        "ปีใหม่",
+        "Η Ελλάδα είναι εδώ",
+        "новогодняя ёлка",
+        "한국어 검색",
+    ];
     for text in plain {
         session.append(user(text)).await.unwrap();
     }
@@ -80,6 +89,15 @@ pub async fn check_scripts(milepost: &Milepost) {
     assert_eq!(found(milepost, query("दिन")).await, ["वह दिन था"]);
     assert_eq!(found(milepost, query("दा*")).await, ["उसने दान किया"]);
     assert!(found(milepost, query("ปู")).await.is_empty());
+    // Capitals have no accents in Greek, and many write none in Russian.
+    for text in ["ΕΛΛΑΔΑ", "ελλάδα", "ειναι*", "\"Ελλαδα ειναι\""] {
+        assert_eq!(found(milepost, query(text)).await, ["Η Ελλάδα είναι εδώ"], "{text}");
+    }
+    for text in ["елка", "ЁЛКА", "ёл*"] {
+        assert_eq!(found(milepost, query(text)).await, ["новогодняя ёлка"], "{text}");
+    }
+    assert_eq!(found(milepost, query("한*")).await, ["한국어 검색"]);
+    assert!(found(milepost, query("하*")).await.is_empty(), "another syllable");
     assert_eq!(found(milepost, query("🚀")).await, ["deployed 🚀 at last"]);
     assert!(found(milepost, query("deployed 🎉")).await.is_empty());
     for text in ["grepfiles", "wombat", "marmots"] {
@@ -87,6 +105,34 @@ pub async fn check_scripts(milepost: &Milepost) {
     }
     assert_eq!(found(milepost, query("ibexes")).await, [""]);
     assert!(found(milepost, query("zebracall")).await.is_empty(), "what only names a call");
+}
+
+/// A hit has two messages before and after it; what lies outside of a time, or is of another role, is passed over before it is
+/// counted.
+pub async fn check_around_and_times(milepost: &Milepost) {
+    let session = milepost.create(NewSession::titled("Numbers")).await.unwrap();
+    for number in 1..=3 {
+        session.append(user(&format!("number {number}"))).await.unwrap();
+    }
+    session.append(milepost::Message::new(Role::System, "the number that is rare among others")).await.unwrap();
+    for number in 5..=40 {
+        session.append(user(&format!("number {number}"))).await.unwrap();
+    }
+    let query = SearchQuery { role: Some(Role::System), limit: 1, ..SearchQuery::new("number") };
+    let found = milepost.search(&query).await.unwrap();
+    assert_eq!((found.hits.len(), found.more), (1, false));
+    let hit = &found.hits[0];
+    let texts = |messages: &[milepost::Message]| -> Vec<String> {
+        messages.iter().map(|message| message.text().into_owned()).collect()
+    };
+    assert_eq!(texts(&hit.context.before), ["number 2", "number 3"]);
+    assert_eq!(texts(&hit.context.after), ["number 5", "number 6"]);
+    let (time, after) = (hit.time, hit.time.plus_ms(3_600_000));
+    let within = SearchQuery { from: Some(time), to: Some(after), limit: 100, ..SearchQuery::new("number") };
+    let found = milepost.search(&within).await.unwrap().hits;
+    assert!(found.len() >= 37 && found.iter().all(|hit| hit.time >= time), "{}", found.len());
+    assert!(milepost.search(&SearchQuery { from: Some(after), ..within.clone() }).await.unwrap().hits.is_empty());
+    session.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -275,11 +321,15 @@ async fn an_index_of_an_older_version_is_made_anew() {
     assert_eq!(milepost.search(&SearchQuery::new("postgresql")).await.unwrap().hits.len(), 1);
     milepost.close().await.unwrap();
     let database = rusqlite::Connection::open(scratch.path()).unwrap();
-    database.execute_batch("DROP TABLE text_gaps; INSERT INTO texts (texts) VALUES ('delete-all')").unwrap();
-    drop(database);
-    let milepost = scratch.open().await;
-    assert_eq!(milepost.search(&SearchQuery::new("postgresql")).await.unwrap().hits.len(), 1);
-    assert!(milepost.store().verify_deep().await.unwrap().is_whole());
+    let empty = "INSERT INTO texts (texts) VALUES ('delete-all')";
+    // One that said nothing of its rules, and one that said which they were.
+    for older in ["DROP TABLE text_gaps", "UPDATE text_gaps SET why = 'rules 2' WHERE timeline = 0"] {
+        database.execute_batch(&format!("{older}; {empty}")).unwrap();
+        let milepost = scratch.open().await;
+        assert_eq!(milepost.search(&SearchQuery::new("postgresql")).await.unwrap().hits.len(), 1, "{older}");
+        assert!(milepost.store().verify_deep().await.unwrap().is_whole());
+        milepost.close().await.unwrap();
+    }
 }
 
 #[tokio::test]

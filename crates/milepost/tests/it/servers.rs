@@ -6,7 +6,7 @@ use milepost::{
     Compact, EngineOptions, How, MessageQuery, Milepost, NewSession, Point, Resume, SearchQuery, parse_set,
 };
 
-use crate::search::{check, fill};
+use crate::search::{check, check_around_and_times, check_scripts, fill};
 use crate::support::{assistant, user};
 
 /// The server that a variable names; none when it is left out on purpose.
@@ -45,9 +45,14 @@ async fn search_finds_the_same_everywhere() {
         let milepost = open(&url).await;
         fill(&milepost).await;
         check(&milepost).await;
+        check_scripts(&milepost).await;
+        check_around_and_times(&milepost).await;
         let how = milepost.search(&SearchQuery::new("fox")).await.unwrap().how;
         let is_indexed = matches!(name, "sqlite" | "postgres");
         assert_eq!(how == How::Index, is_indexed, "{name}: {how:?}");
+        let substring = SearchQuery { substring: true, ..SearchQuery::new("ROWN") };
+        let how = milepost.search(&substring).await.unwrap().how;
+        assert!(matches!(&how, How::Scan { why, .. } if !why.is_empty()), "{name} does not say that it read: {how:?}");
         milepost.close().await.unwrap();
     }
 }
@@ -95,6 +100,48 @@ async fn a_session_lives_through_everything_on_every_store() {
         let again = again.unwrap().session;
         let messages = milepost.store().messages(again, &MessageQuery::default()).await.unwrap();
         assert_eq!(messages.len(), 24, "{name}");
+        assert!(milepost.store().verify().await.unwrap().is_whole(), "{name}");
+        milepost.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_that_leaked_is_erased_on_every_store() {
+    const SECRET: &str = "k7Q2-x9Lm-4Zt8-Vb1n";
+    let dir = tempfile::tempdir().unwrap();
+    for (name, url) in places(dir.path()) {
+        let milepost = open(&url).await;
+        let session = milepost.create(NewSession::titled(format!("about {SECRET}"))).await.unwrap();
+        let id = session.id();
+        session.append(user(&format!("the key is {SECRET}"))).await.unwrap();
+        session
+            .append(assistant(&format!("{} {SECRET}", "a long story, and then the key: ".repeat(2000))))
+            .await
+            .unwrap();
+        session.set(&[parse_set(&format!("memory.note={SECRET}")).unwrap()]).await.unwrap();
+        session.checkpoint_labelled(&format!("with {SECRET}")).await.unwrap();
+        session.release().await.unwrap();
+        let redactor = milepost.redactor(SECRET, "[gone]").unwrap();
+        let nowhere = async |_: &str| Err("there is no archive".to_owned());
+        let found = milepost.redact(&redactor, "it leaked", true, nowhere).await.unwrap().here;
+        let done = milepost.redact(&redactor, "it leaked", false, nowhere).await.unwrap().here;
+        assert_eq!((done.sessions.len(), done.checkpoints), (1, 1), "{name}: {done:?}");
+        assert_eq!(done, found, "{name}: a dry run counts the same");
+        milepost.close().await.unwrap();
+        if name == "memory" {
+            continue;
+        }
+        let milepost = open(&url).await;
+        let summary = milepost.store().session(id).await.unwrap();
+        assert_eq!(summary.title.as_deref(), Some("about [gone]"), "{name}");
+        let messages = milepost.store().messages(id, &MessageQuery::default()).await.unwrap();
+        assert!(messages.iter().all(|stored| stored.message.text().ends_with(" [gone]")), "{name}");
+        assert_eq!(milepost.store().state(id).await.unwrap().pointer("/memory/note"), Some(&"[gone]".into()), "{name}");
+        for (text, substring, hits) in [(SECRET, false, 0), ("Vb1n", true, 0), ("gone", false, 2)] {
+            let query = SearchQuery { substring, ..SearchQuery::new(text) };
+            assert_eq!(milepost.search(&query).await.unwrap().hits.len(), hits, "{name}: {text}");
+        }
+        assert!(milepost.redact(&redactor, "again", true, nowhere).await.unwrap().is_nothing(), "{name}");
         assert!(milepost.store().verify().await.unwrap().is_whole(), "{name}");
         milepost.close().await.unwrap();
     }

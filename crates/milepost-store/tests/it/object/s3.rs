@@ -8,10 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use milepost_model::Source;
+use futures_util::TryStreamExt as _;
+use milepost_model::{ManualClock, Source};
 use milepost_store::conformance::{self, Place};
+use milepost_store::object::object_store::aws::AmazonS3Builder;
+use milepost_store::object::object_store::{ObjectStore as _, ObjectStoreExt as _};
 use milepost_store::object::{ObjectBackend, ObjectOptions};
-use milepost_store::{Backend, Result};
+use milepost_store::{Backend, Options, Redactor, Result, Store};
+
+use super::{LEAKED, leak};
+use crate::support::{START, claim, create};
 
 const VARIABLE: &str = "MILEPOST_TEST_S3";
 
@@ -53,6 +59,50 @@ impl Place for Prefix {
     async fn open(&self, source: Source) -> Result<Arc<dyn Backend>> {
         Ok(Arc::new(ObjectBackend::open(&self.0, ObjectOptions::default(), source)?))
     }
+}
+
+/// What a redaction replaced is in no object any more when it is done again after the delay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_redacted_is_gone_after_the_delay() {
+    if bucket().is_none() {
+        return;
+    }
+    let place = Prefix::new("redacted");
+    let clock = Arc::new(ManualClock::new(START));
+    let mut options = Options::default();
+    options.source = Some(Source::seeded(7, Arc::clone(&clock)));
+    let open = async || Store::open(&place.url(), options.clone()).await.unwrap();
+    let store = open().await;
+    let writer = create(&store).await;
+    leak(&writer).await;
+    writer.release().await.unwrap();
+    let redactor = Redactor::literal(LEAKED, "[gone]").unwrap();
+    assert_eq!(store.redact(&redactor, "it leaked", &claim(), false).await.unwrap().entries, 4);
+    store.close().await.unwrap();
+    assert!(holds(&place, LEAKED.as_bytes()).await, "the test does not see it");
+    clock.advance_ms(601_000);
+    let store = open().await;
+    assert!(store.redact(&redactor, "again", &claim(), false).await.unwrap().sessions.is_empty());
+    assert!(!holds(&place, LEAKED.as_bytes()).await);
+    assert!(store.verify().await.unwrap().is_whole());
+    store.close().await.unwrap();
+}
+
+/// Whether any object below a prefix holds these bytes, unpacked.
+async fn holds(place: &Prefix, needle: &[u8]) -> bool {
+    let (name, prefix) = place.0.strip_prefix("s3://").unwrap().split_once('/').unwrap();
+    let store = AmazonS3Builder::from_env().with_bucket_name(name).with_allow_http(true).build().unwrap();
+    let found: Vec<_> = store.list(Some(&prefix.into())).try_collect().await.unwrap();
+    assert!(!found.is_empty());
+    for meta in found {
+        let bytes = store.get(&meta.location).await.unwrap().bytes().await.unwrap();
+        let packed = bytes.get(13..).unwrap_or_default();
+        let plain = zstd::bulk::decompress(packed, 1 << 24).unwrap_or_else(|_| packed.to_vec());
+        if plain.windows(needle.len()).any(|window| window == needle) {
+            return true;
+        }
+    }
+    false
 }
 
 macro_rules! tests {

@@ -135,8 +135,39 @@ async fn texts_that_older_programs_cut_are_cut_anew() {
     run(as_before).await;
     run(index_by_old_rules).await;
     assert_eq!(count(&store, "postgresql", false).await, 1, "after a program of version 2 indexed it");
-    let row = client.query_one(&format!("SELECT count(*) FROM {}.recut", place.name), &[]).await.unwrap();
-    assert_eq!(row.get::<_, i64>(0), 0, "nothing is left to do");
+    assert_eq!(recut(&place, "true").await, 0, "nothing is left to do");
+    // One of today's rules says so, and nothing of it is cut again.
+    let as_today = index_by_old_rules.replace("BEGIN;", "BEGIN; SET LOCAL milepost.rules TO '2';");
+    run(&as_today).await;
+    assert_eq!(recut(&place, "true").await, 0, "what was cut by the rules of today");
+    place.drop_schema().await;
+}
+
+/// How many stretches of texts wait to be cut anew.
+async fn recut(place: &Scheme, which: &str) -> i64 {
+    let sql = format!("SELECT count(*) FROM {}.recut WHERE {which}", place.name);
+    place.connect().await.query_one(&sql, &[]).await.unwrap().get(0)
+}
+
+/// Version 1 indexes at once, with an append and when it rebuilds: by its rules.
+#[tokio::test]
+async fn what_a_node_of_version_1_indexes_is_cut_anew() {
+    if server().is_none() {
+        return;
+    }
+    let place = Scheme::new("cut");
+    load(&place).await;
+    let store = Store::open(&place.url(), Options::default()).await.unwrap();
+    count(&store, "ocelot", false).await;
+    assert_eq!(recut(&place, "true").await, 0, "the tables were brought forward, and everything was cut");
+    store.close().await.unwrap();
+    let mut old = OldNode::begin(&place).await;
+    old.work(usize::MAX).await;
+    assert!(recut(&place, "past < 9223372036854775807").await > 0, "what it appended");
+    assert!(recut(&place, "past = 9223372036854775807").await > 0, "what it rebuilt");
+    let store = Store::open(&place.url(), Options::default()).await.unwrap();
+    assert_eq!((count(&store, "ocelot", false).await, recut(&place, "true").await), (16, 0));
+    assert!(store.verify_deep().await.unwrap().is_whole());
     place.drop_schema().await;
 }
 
