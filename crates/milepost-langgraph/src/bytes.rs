@@ -95,27 +95,32 @@ impl<'a> In<'a> {
     }
 }
 
-/// So many bytes are looked at together.
+/// So many bytes are looked at together: most of them are words.
 const PIECE: usize = 16;
 
 /// Bytes as a text: each byte a character, which leaves words readable for compression, or base64 where that is shorter.
 pub(crate) fn to_text(bytes: &[u8]) -> String {
-    let plain: usize = bytes.iter().map(|byte| if byte.is_ascii() { 1 } else { 2 }).sum();
+    let plain = bytes.len() + bytes.iter().map(|byte| usize::from(byte >> 7)).sum::<usize>();
     if plain > bytes.len() / 3 * 4 + 16 {
         let mut text = String::from("b");
         STANDARD.encode_append(bytes, &mut text);
         return text;
     }
-    let mut text = String::with_capacity(plain + 1);
-    text.push('l');
-    // Most of it are words, taken as they are.
+    let mut text = Vec::with_capacity(plain + 1);
+    text.push(b'l');
     for piece in bytes.chunks(PIECE) {
-        match std::str::from_utf8(piece) {
-            Ok(words) if piece.is_ascii() => text.push_str(words),
-            _ => text.extend(piece.iter().map(|byte| char::from(*byte))),
+        if piece.is_ascii() {
+            text.extend_from_slice(piece);
+            continue;
+        }
+        for byte in piece {
+            match byte {
+                0..0x80 => text.push(*byte),
+                _ => text.extend([0xc0 | byte >> 6, 0x80 | byte & 0x3f]),
+            }
         }
     }
-    text
+    String::from_utf8(text).unwrap_or_default()
 }
 
 /// Undoes [`to_text`].

@@ -1,8 +1,5 @@
 //! How one value becomes the next, byte by byte: copies out of the old one and of what was written for it, and what is new.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
-
 use milepost_store::Error;
 
 use crate::bytes::{In, Out, damaged};
@@ -10,35 +7,39 @@ use crate::bytes::{In, Out, damaged};
 /// Pieces shorter than this are not looked for.
 const BLOCK: usize = 16;
 
-/// A piece of bytes, to be found by a hash that costs little: whoever chooses the bytes can make a change larger, and pays for it.
-#[derive(PartialEq, Eq)]
-struct Block([u8; BLOCK]);
+/// Where pieces are, by a hash that costs little: whoever chooses the bytes can make a change larger, and pays for it. Of
+/// several with the same hash the first is there.
+struct Places {
+    /// Places, one more each: nothing is there where it is 0.
+    all: Vec<u32>,
+    shift: u32,
+}
 
-impl Hash for Block {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64((u128::from_le_bytes(self.0) ^ SEED).wrapping_mul(SEED).rotate_left(64) as u64);
+impl Places {
+    fn of(bytes: usize) -> Self {
+        // At least twice as many as there are pieces.
+        let bits = (bytes / BLOCK * 2).next_power_of_two().trailing_zeros().max(4);
+        Self { all: vec![0; 1 << bits], shift: u64::BITS - bits }
+    }
+
+    fn slot(&self, block: &[u8; BLOCK]) -> usize {
+        let word = u128::from_le_bytes(*block);
+        (((word ^ word >> 64) as u64 ^ SEED).wrapping_mul(SEED) >> self.shift) as usize
+    }
+
+    fn add(&mut self, block: &[u8; BLOCK], place: usize) {
+        let slot = self.slot(block);
+        if let (Some(known @ 0), Ok(place)) = (self.all.get_mut(slot), u32::try_from(place + 1)) {
+            *known = place;
+        }
+    }
+
+    fn find(&self, block: &[u8; BLOCK]) -> Option<usize> {
+        self.all.get(self.slot(block)).and_then(|place| place.checked_sub(1)).map(|place| place as usize)
     }
 }
 
-const SEED: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
-
-/// Takes the hash as it is.
-#[derive(Default)]
-struct Mixed(u64);
-
-impl Hasher for Mixed {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-    fn write_u64(&mut self, hash: u64) {
-        self.0 ^= hash ^ hash >> 29;
-    }
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-type Mixing = BuildHasherDefault<Mixed>;
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What must be done to the old bytes to get the new ones. `beside` are bytes that whoever applies it has, too; whether they
 /// were used is told.
@@ -92,21 +93,24 @@ fn middle(out: &mut Out, old: &[u8], range: std::ops::Range<usize>, beside: &[u8
         insert(out, new);
         return false;
     }
-    let mut known: HashMap<Block, (usize, bool), Mixing> =
-        HashMap::with_capacity_and_hasher((range.len() + beside.len()) / BLOCK, Mixing::default());
+    let mut known = Places::of(range.len() + beside.len());
     for (at, block) in beside.as_chunks().0.iter().enumerate() {
-        known.entry(Block(*block)).or_insert((at * BLOCK, true));
+        known.add(block, old.len() + at * BLOCK);
     }
     for (at, block) in old[range.clone()].as_chunks().0.iter().enumerate() {
-        known.entry(Block(*block)).or_insert((range.start + at * BLOCK, false));
+        known.add(block, range.start + at * BLOCK);
     }
     let (mut at, mut begun, mut used) = (0, 0, false);
     while let Some(block) = new[at..].first_chunk() {
-        let Some(&(found, is_beside)) = known.get(&Block(*block)) else {
+        let found = known.find(block).map(|place| match place.checked_sub(old.len()) {
+            Some(place) => (beside, place, true),
+            None => (old, place, false),
+        });
+        let Some((from, found, is_beside)) = found.filter(|(from, place, _)| from[*place..].starts_with(block)) else {
             at += 1;
             continue;
         };
-        let (from, offset) = if is_beside { (beside, old.len()) } else { (old, 0) };
+        let offset = if is_beside { old.len() } else { 0 };
         let before = from[..found].iter().rev().zip(new[begun..at].iter().rev()).take_while(|(a, b)| a == b).count();
         let length = from[found..].iter().zip(&new[at..]).take_while(|(a, b)| a == b).count();
         insert(out, &new[begun..at - before]);

@@ -314,7 +314,8 @@ impl Saver {
             if slot.is_some() {
                 break;
             }
-            *slot = match self.begin_or_load(key).await {
+            // Boxed, as all that is done only once is: what is done for every checkpoint would be as large.
+            *slot = match Box::pin(self.begin_or_load(key)).await {
                 Ok(view) => Some(view),
                 // Someone else was quicker.
                 Err(Error::Conflict(_)) => None,

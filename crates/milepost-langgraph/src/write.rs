@@ -185,7 +185,7 @@ impl Saver {
         if is_late && self.store.backend().mark(self.store.workspace(), id).await?.is_some() {
             let session = view.session;
             *slot = None;
-            return self.put_again(key, session, new).await;
+            return Box::pin(self.put_again(key, session, new)).await;
         }
         let mut base = self.base(view, new).await?;
         let compared = base.mark.map(|mark| Spot { session: view.session, mark });
@@ -255,7 +255,7 @@ impl Saver {
         let append = append.mark(mark);
         let receipt = match base.fork {
             None => view.writer.append(append).await?,
-            Some(at) => view.writer.restore_with(at, append).await?,
+            Some(at) => Box::pin(view.writer.restore_with(at, append)).await?,
         };
         if let Some(strays) = strays {
             view.strays = strays;
@@ -306,9 +306,9 @@ impl Saver {
         };
         // Without a parent, or with one that is gone, it stands by itself at the end.
         let Some(parent) = &new.parent else { return Ok(bare(view)) };
-        let Some((record, mark)) = self.record(view.session, parent).await? else { return Ok(bare(view)) };
+        let Some((record, mark)) = Box::pin(self.record(view.session, parent)).await? else { return Ok(bare(view)) };
         Ok(Base {
-            values: self.values(&record, mark.at).await?,
+            values: Box::pin(self.values(&record, mark.at)).await?,
             counts: mark.checkpoint.counts.clone(),
             items: Items::default(),
             mark: Some(mark.at),
@@ -347,7 +347,7 @@ impl Saver {
             .map(|(item, hash)| if is_there(hash) { Some(None) } else { to_message(item).map(Some) })
             .collect();
         let (Some(channel), true, Some(messages), false) = (own.clone(), is_fresh, messages, parts.is_empty()) else {
-            let whole = self.whole(base, name, known.as_ref(), old.as_ref(), parts).await?;
+            let whole = Box::pin(self.whole(base, name, known.as_ref(), old.as_ref(), parts)).await?;
             let Some(whole) = whole else { return Ok(None) };
             typed(making, known.as_ref(), name, Form::Typed("msgpack".to_owned()), &whole);
             return Ok(Some(()));
@@ -359,7 +359,7 @@ impl Saver {
             true => Vec::new(),
             false => {
                 let total = base.total(&channel);
-                self.list_items(&mut base.items, base.at, &channel, total, &old).await?
+                Box::pin(self.list_items(&mut base.items, base.at, &channel, total, &old)).await?
             }
         };
         let places: HashMap<u128, u64> =

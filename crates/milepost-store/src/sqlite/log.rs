@@ -3,7 +3,7 @@
 use milepost_model::{EntryKind, Epoch, Hash, Position, Seq, SessionId, TimelineId, Timestamp, WorkspaceId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::rows::{self, read_session_row, session_columns};
+use super::rows::{self, insert_sql, read_session_row, session_columns};
 use super::schema::fail;
 use crate::backend::*;
 use crate::codec;
@@ -354,29 +354,26 @@ fn open_timeline(
 
 fn insert_entry(db: &Connection, key: i64, entry: &StoredEntry) -> Result<()> {
     let refs: Vec<u8> = entry.refs.iter().flat_map(|id| id.0).collect();
-    db.prepare_cached(
-        "INSERT OR REPLACE INTO entries (id, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-    )
-    .and_then(|mut s| {
-        s.execute(params![
-            key,
-            entry.version,
-            entry.kind as u8,
-            entry.time.0,
-            entry.label,
-            entry.channel,
-            entry.text,
-            entry.body,
-            (!refs.is_empty()).then_some(refs),
-            entry.batch.map(|id| id.to_bytes().to_vec()),
-            entry.chain.map(|hash| hash.0.to_vec()),
-            entry.mac.map(|mac| mac.to_vec()),
-            entry.sum as i64,
-        ])
-    })
-    .map_err(fail("writing an entry"))?;
-    Ok(())
+    let sql = insert_sql!(
+        "INTO entries (id, version, kind, time, label, channel, text, body, refs, batch, chain, mac, sum)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"
+    );
+    let values = params![
+        key,
+        entry.version,
+        entry.kind as u8,
+        entry.time.0,
+        entry.label,
+        entry.channel,
+        entry.text,
+        entry.body,
+        (!refs.is_empty()).then_some(refs),
+        entry.batch.map(milepost_model::BatchId::to_bytes),
+        entry.chain.map(|hash| hash.0),
+        entry.mac,
+        entry.sum as i64,
+    ];
+    rows::insert(db, sql, values).map_err(fail("writing an entry"))
 }
 
 /// The columns that [`read_entry`] takes.

@@ -4,12 +4,20 @@ use std::path::Path;
 
 use milepost_model::{CheckpointId, Position, Seq, SessionId, Status, TimelineId, Timestamp, WorkspaceId};
 use rusqlite::types::Value as Sql;
-use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, ToSql, params, params_from_iter};
 
 use super::log::{TimelineRow, entry_key, key_range, parse, seq_of};
 use super::schema::{Mode, connect, fail, forget_modules, has_text_index, overwriting};
 use crate::backend::*;
 use crate::error::{Conflict, Error, Result};
+
+/// A statement that adds a row, and one that puts it in another's place.
+macro_rules! insert_sql {
+    ($row:literal) => {
+        [concat!("INSERT ", $row), concat!("INSERT OR REPLACE ", $row)]
+    };
+}
+pub(super) use insert_sql;
 
 /// How many columns [`session_columns`] names.
 pub(super) const SESSION_COLUMNS: usize = 17;
@@ -164,26 +172,33 @@ pub(super) fn workspaces(db: &Connection) -> Result<Vec<WorkspaceId>> {
 
 /// Writes a mark's row.
 pub(super) fn put_mark(db: &Connection, key: i64, row: &MarkRow) -> Result<()> {
-    db.prepare_cached(
-        "INSERT OR REPLACE INTO marks (id, checkpoint, time, trigger, label, clean, resumable, kept, messages, trashed)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    )
-    .and_then(|mut s| {
-        s.execute(params![
-            key,
-            row.id.to_string(),
-            row.time.0,
-            row.trigger,
-            row.label,
-            row.clean,
-            row.resumable,
-            row.kept,
-            row.messages as i64,
-            row.trashed.map(|time| time.0),
-        ])
-    })
-    .map_err(fail("writing a mark"))?;
-    Ok(())
+    let sql = insert_sql!(
+        "INTO marks (id, checkpoint, time, trigger, label, clean, resumable, kept, messages, trashed)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
+    );
+    let values = params![
+        key,
+        row.id.to_string(),
+        row.time.0,
+        row.trigger,
+        row.label,
+        row.clean,
+        row.resumable,
+        row.kept,
+        row.messages as i64,
+        row.trashed.map(|time| time.0),
+    ];
+    insert(db, sql, values).map_err(fail("writing a mark"))
+}
+
+/// Adds a row, or puts it in another's place. Hardly ever is there another, and a statement that may replace one copies
+/// every page that it changes, to be able to undo half of itself.
+pub(super) fn insert(db: &Connection, [new, again]: [&str; 2], values: &[&dyn ToSql]) -> rusqlite::Result<()> {
+    let run = |sql| db.prepare_cached(sql).and_then(|mut s| s.execute(values)).map(drop);
+    match run(new) {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => run(again),
+        outcome => outcome,
+    }
 }
 
 const MARK: &str =

@@ -455,7 +455,7 @@ impl SessionWriter {
 
     pub(super) async fn head_state<'a>(&self, head: &'a mut Head) -> Result<&'a mut HeadState> {
         if head.state.is_none() {
-            let (state, distance) = self.store.state_before(head.timeline, Seq(head.length)).await?;
+            let (state, distance) = Box::pin(self.store.state_before(head.timeline, Seq(head.length))).await?;
             head.state = Some(HeadState::new(state, distance, head.length));
         }
         head.state.as_mut().ok_or(Error::Closed)

@@ -42,6 +42,8 @@ const GROUP_BYTES: u64 = 4 << 20;
 
 pub(super) struct Waiting {
     id: BatchId,
+    /// The id is somebody's own: an append with it may have been stored before.
+    is_given: bool,
     /// Taken when it is drafted and nobody else's append is in the same group.
     append: Option<Append>,
     /// It was handed to the store before, by someone who was dropped meanwhile.
@@ -289,10 +291,12 @@ impl SessionWriter {
     /// Appends; returns when it is durable. Appends that arrive together share one batch. When this
     /// future is dropped, what it was to append may or may not be stored; others are not disturbed.
     pub async fn append(&self, append: Append) -> Result<Receipt> {
+        let is_given = append.id.is_some();
         let id = append.id.unwrap_or_else(|| self.store.source().id());
         let (reply, mut answer) = oneshot::channel();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(Waiting {
             id,
+            is_given,
             append: Some(append),
             is_sent: false,
             receipt: None,
@@ -307,7 +311,8 @@ impl SessionWriter {
                 Err(oneshot::error::TryRecvError::Empty) => {}
             }
             if head.stale {
-                self.reload(&mut head).await?;
+                // Boxed, as all that is seldom done is: what is done for every append would be as large.
+                Box::pin(self.reload(&mut head)).await?;
             }
             self.append_group(&mut head).await;
         }
@@ -316,7 +321,7 @@ impl SessionWriter {
     async fn fresh_head(&self) -> Result<AsyncGuard<'_, Head>> {
         let mut head = self.head.lock().await;
         if head.stale {
-            self.reload(&mut head).await?;
+            Box::pin(self.reload(&mut head)).await?;
         }
         Ok(head)
     }
@@ -360,7 +365,10 @@ impl SessionWriter {
                 continue;
             }
             let id = waiting.id;
-            if let Some((_, receipt)) = head.recent.iter().find(|(known, _)| *known == id) {
+            // An id that was made just now is not among them.
+            let may_be_known = waiting.is_given || waiting.is_sent;
+            let known = may_be_known.then(|| head.recent.iter().find(|(known, _)| *known == id)).flatten();
+            if let Some((_, receipt)) = known {
                 let receipt = Receipt { repeated: !waiting.is_sent, ..receipt.clone() };
                 group.answer(at, Ok(receipt));
                 continue;
@@ -413,7 +421,7 @@ impl SessionWriter {
                 head.stale = false;
                 Ok(())
             }
-            Err(error @ Error::Io { .. }) => self.settle(head, at, first, error).await,
+            Err(error @ Error::Io { .. }) => Box::pin(self.settle(head, at, first, error)).await,
             Err(error) => {
                 (head.state, head.kept) = (None, None);
                 Err(error)
