@@ -55,7 +55,8 @@ impl Place {
             Opened::Open(engine) => Ok(engine.clone()),
             Opened::Closed => Err(StoreError::Closed.into()),
             Opened::Suspended => {
-                let engine = Milepost::open_with(&self.url, self.options.clone()).await?;
+                // Boxed, as it is large, and everything that calls an engine would be.
+                let engine = Box::pin(Milepost::open_with(&self.url, self.options.clone())).await?;
                 *open = Opened::Open(engine.clone());
                 Ok(engine)
             }

@@ -36,6 +36,8 @@ mod _milepost {
     use super::process::{after_fork_in_child, after_fork_in_parent, before_exit, before_fork};
     #[pymodule_export]
     use super::session::Held;
+    #[pymodule_export]
+    use super::snapshot::look_into_dicts;
 
     /// What is told to Python goes to the interpreter that the process began with, and that one's end is waited for.
     #[pymodule_init]

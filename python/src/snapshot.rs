@@ -4,32 +4,39 @@
 //! they are held nothing else can be where they are: an object is what it was if it still has the same parts in the same
 //! places. That is a look at a few pointers for each message, which counts, because every message of a thread is looked at for
 //! every checkpoint. What cannot be looked into has no snapshot, and counts as changed.
+//!
+//! Where dictionaries tell versions ([`versions`]), one that has the version that it had has what it had: then only those of its
+//! parts are looked at that can change themselves, which for most messages are none.
 #![expect(unsafe_code, reason = "pointers are compared where they lie: counting references costs more than comparing")]
 
 use std::ptr;
 use std::slice::Iter;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 /// Larger and deeper objects have no snapshot.
 const MAX_PARTS: usize = 8192;
 const MAX_DEPTH: usize = 32;
 
-/// How a part is to be looked at: one of these, and above them how many parts it has itself.
-const LEAF: u32 = 0;
-const DICT: u32 = 1;
-const LIST: u32 = 2;
-const TUPLE: u32 = 3;
+/// How a part is to be looked at: one of these, above them how many parts it has itself, and above those a version.
+const LEAF: u64 = 0;
+const DICT: u64 = 1;
+const LIST: u64 = 2;
+const TUPLE: u64 = 3;
 /// An object with a dictionary of its fields, and with fields beyond those of its class if it has a part more.
-const FIELDS: u32 = 4;
-const KINDS: u32 = 3;
-
+const FIELDS: u64 = 4;
 /// One that cannot be looked into.
-const CLOSED: u32 = 5;
+const CLOSED: u64 = 5;
+/// A dictionary that tells its version. Its parts are those that can change.
+const VERSIONED: u64 = 6;
+const KIND_BITS: u32 = 3;
+const COUNT_BITS: u32 = 14;
+const BELOW_VERSION: u64 = (1 << (KIND_BITS + COUNT_BITS)) - 1;
 
 /// What the items of a list were made of when they were looked at. All of them lie one behind the other: they are walked
 /// through from the first to the last, and what lies apart is waited for.
@@ -38,7 +45,7 @@ pub(crate) struct Snapshots {
     /// Each item, and behind it its parts in the order in which they are come upon. Kept alive.
     parts: Vec<Py<PyAny>>,
     /// What each part is.
-    kinds: Vec<u32>,
+    kinds: Vec<u64>,
     /// Where each item begins.
     starts: Vec<usize>,
 }
@@ -158,7 +165,7 @@ impl Snapshots {
     /// something else than a dictionary of texts and numbers.
     pub fn copies<'py>(&self, py: Python<'py>) -> Option<(Vec<Bound<'py, PyAny>>, Self)> {
         let mut copies = Vec::with_capacity(self.len());
-        let mut parts = Vec::with_capacity(self.parts.len());
+        let (mut parts, mut kinds) = (Vec::with_capacity(self.parts.len()), self.kinds.clone());
         for at in 0..self.len() {
             let range = self.range(at);
             let object = self.parts.get(range.start)?.bind(py);
@@ -166,29 +173,57 @@ impl Snapshots {
             if self.kinds[range.clone()].iter().skip(1).any(|kind| *kind != LEAF) || !self.is_still(at, object) {
                 return None;
             }
-            let copy = dict.copy().ok()?.into_any();
+            let copy = dict.copy().ok()?;
+            if let (Some(version), Some(kind)) = (version(&copy), kinds.get_mut(range.start)) {
+                *kind = *kind & BELOW_VERSION | version;
+            }
+            let copy = copy.into_any();
             parts.push(copy.clone().unbind());
             parts.extend(self.parts[range].iter().skip(1).map(|part| part.clone_ref(py)));
             copies.push(copy);
         }
-        Some((copies, Self { parts, kinds: self.kinds.clone(), starts: self.starts.clone() }))
+        Some((copies, Self { parts, kinds, starts: self.starts.clone() }))
     }
 }
 
 /// A snapshot in the making.
 struct Taken<'a> {
     parts: &'a mut Vec<Py<PyAny>>,
-    kinds: &'a mut Vec<u32>,
+    kinds: &'a mut Vec<u64>,
     start: usize,
 }
 
 impl Taken<'_> {
-    fn push(&mut self, object: &Bound<'_, PyAny>, kind: u32, parts: usize) -> Option<()> {
+    fn push(&mut self, object: &Bound<'_, PyAny>, kind: u64, parts: usize) -> Option<()> {
         if self.parts.len() - self.start >= MAX_PARTS {
             return None;
         }
         self.parts.push(object.clone().unbind());
-        self.kinds.push(kind | u32::try_from(parts).ok().filter(|parts| *parts < 1 << (32 - KINDS))? << KINDS);
+        self.kinds.push(kind | u64::try_from(parts).ok().filter(|parts| *parts < 1 << COUNT_BITS)? << KIND_BITS);
+        Some(())
+    }
+
+    fn versioned(&mut self, dict: &Bound<'_, PyDict>, version: u64, depth: usize) -> Option<()> {
+        let place = self.kinds.len();
+        self.push(dict, VERSIONED | version, 0)?;
+        let (mut count, mut at, mut key, mut value) = (0, 0, ptr::null_mut(), ptr::null_mut());
+        // SAFETY: it is a dictionary that lives, and what it lends is held before anything can happen to it. One that is
+        // changed meanwhile has another version from then on.
+        while unsafe { ffi::PyDict_Next(dict.as_ptr(), &mut at, &mut key, &mut value) } != 0 {
+            // SAFETY: the same.
+            let (is_key_fine, is_value_fine) = unsafe { (is_leaf(key), is_leaf(value)) };
+            if !is_key_fine {
+                return None;
+            }
+            if !is_value_fine {
+                // SAFETY: the same.
+                let value = unsafe { Bound::from_borrowed_ptr(dict.py(), value) };
+                self.add(&value, depth + 1)?;
+                count += 1;
+            }
+        }
+        // No more than there are parts at most.
+        *self.kinds.get_mut(place)? |= count << KIND_BITS;
         Some(())
     }
 
@@ -197,9 +232,12 @@ impl Taken<'_> {
             return None;
         }
         if let Ok(dict) = object.cast_exact::<PyDict>() {
+            if let Some(version) = version(dict) {
+                return self.versioned(dict, version, depth);
+            }
             self.push(object, DICT, dict.len())?;
             for (key, value) in dict.iter() {
-                if !is_leaf(&key) {
+                if !is_fixed(&key) {
                     return None;
                 }
                 self.push(&key, LEAF, 0)?;
@@ -215,7 +253,7 @@ impl Taken<'_> {
             for item in tuple.iter() {
                 self.add(&item, depth + 1)?;
             }
-        } else if is_leaf(object) {
+        } else if is_fixed(object) {
             self.push(object, LEAF, 0)?;
         } else {
             return self.other(object, depth);
@@ -231,7 +269,7 @@ impl Taken<'_> {
             Class::Leaf => return self.push(object, LEAF, 0),
             Class::Enum => {
                 let value = object.getattr(intern!(py, "value")).ok()?;
-                return if is_leaf(&value) { self.push(object, LEAF, 0) } else { None };
+                return if is_fixed(&value) { self.push(object, LEAF, 0) } else { None };
             }
             Class::Closed => return None,
             Class::Plain | Class::Model => {}
@@ -332,19 +370,46 @@ fn look_at(class: &Bound<'_, PyType>) -> PyResult<Class> {
 }
 
 /// Whether an object never changes and has no parts.
-fn is_leaf(object: &Bound<'_, PyAny>) -> bool {
-    object.is_exact_instance_of::<PyString>()
-        || object.is_none()
-        || object.is_exact_instance_of::<PyBool>()
-        || object.is_exact_instance_of::<PyInt>()
-        || object.is_exact_instance_of::<PyFloat>()
-        || object.is_exact_instance_of::<PyBytes>()
+fn is_fixed(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: it lives.
+    unsafe { is_leaf(object.as_ptr()) }
+}
+
+/// # Safety
+/// The pointer is to a living object.
+unsafe fn is_leaf(object: *mut ffi::PyObject) -> bool {
+    // SAFETY: as the caller says; the types live as long as the interpreter.
+    unsafe {
+        let class = ffi::Py_TYPE(object);
+        class == &raw mut ffi::PyUnicode_Type
+            || class == &raw mut ffi::PyLong_Type
+            || class == &raw mut ffi::PyFloat_Type
+            || class == &raw mut ffi::PyBool_Type
+            || class == &raw mut ffi::PyBytes_Type
+            || object == ffi::Py_None()
+    }
+}
+
+/// Objects lie anywhere, and after a wait for the disk far from the processor: they are sent for so many before they are come to.
+const AHEAD: usize = 16;
+
+/// Has the memory of an object brought near.
+#[inline(always)]
+fn fetch(object: *mut ffi::PyObject) {
+    // SAFETY: it is only a hint: whatever lies there, nothing is read.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(object.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = object;
 }
 
 /// A way through snapshots beside the objects.
 struct Walk<'a> {
     parts: Iter<'a, Py<PyAny>>,
-    kinds: Iter<'a, u32>,
+    kinds: Iter<'a, u64>,
 }
 
 impl Walk<'_> {
@@ -354,19 +419,26 @@ impl Walk<'_> {
     #[inline(always)]
     unsafe fn is_same(&mut self, object: *mut ffi::PyObject) -> bool {
         let (Some(part), Some(kind)) = (self.parts.next(), self.kinds.next()) else { return false };
+        if let Some(ahead) = self.parts.as_slice().get(AHEAD) {
+            fetch(ahead.as_ptr());
+        }
         // SAFETY: it is the same object, of which the caller says that it lives.
-        part.as_ptr() == object && (*kind == LEAF || unsafe { self.has_same_parts(object, *kind) })
+        part.as_ptr() == object
+            && (*kind == LEAF
+                || (*kind & BELOW_VERSION == VERSIONED && unsafe { read_version(object) } == *kind & !BELOW_VERSION)
+                || unsafe { self.has_same_parts(object, *kind) })
     }
 
     /// # Safety
     /// As above, of an object that the snapshot holds.
     #[inline(never)]
-    unsafe fn has_same_parts(&mut self, object: *mut ffi::PyObject, kind: u32) -> bool {
-        let count = (kind >> KINDS) as isize;
+    unsafe fn has_same_parts(&mut self, object: *mut ffi::PyObject, kind: u64) -> bool {
+        let count = (kind >> KIND_BITS & ((1 << COUNT_BITS) - 1)) as isize;
         // SAFETY: the part is what the snapshot says, since an object's type does not change in these; it lives, because
         // the snapshot holds it, and so do its items, because it holds them.
         unsafe {
-            match kind & ((1 << KINDS) - 1) {
+            match kind & ((1 << KIND_BITS) - 1) {
+                VERSIONED => read_version(object) == kind & !BELOW_VERSION && (0..count).all(|_| self.is_next_same()),
                 DICT => self.is_same_dict(object, count),
                 LIST => {
                     ffi::PyList_Size(object) == count
@@ -407,7 +479,91 @@ impl Walk<'_> {
             }
             let is_same = self.is_same(fields);
             ffi::Py_DecRef(fields);
-            is_same && (!has_extra || self.parts.as_slice().first().is_some_and(|extra| self.is_same(extra.as_ptr())))
+            is_same && (!has_extra || self.is_next_same())
         }
     }
+
+    /// Whether a part is still what it was, wherever it is.
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn is_next_same(&mut self) -> bool {
+        // SAFETY: the snapshot holds it.
+        self.parts.as_slice().first().is_some_and(|part| unsafe { self.is_same(part.as_ptr()) })
+    }
+}
+
+/// Whether dictionaries are asked for their versions: not known yet, no, yes.
+static ASKED: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const NO: u8 = 1;
+const YES: u8 = 2;
+
+/// Looks into dictionaries from now on, as where they tell no versions; or only if they tell none, which is so from the start.
+#[pyfunction]
+pub(crate) fn look_into_dicts(always: bool) {
+    ASKED.store(if always { NO } else { UNKNOWN }, Ordering::Relaxed);
+}
+
+/// The version of a dictionary, at its place in a kind. None where they tell none.
+fn version(dict: &Bound<'_, PyDict>) -> Option<u64> {
+    let mut asked = ASKED.load(Ordering::Relaxed);
+    if asked == UNKNOWN {
+        asked = if tells_versions(dict.py()).unwrap_or(false) { YES } else { NO };
+        ASKED.store(asked, Ordering::Relaxed);
+    }
+    // SAFETY: it lives, and dictionaries were seen to have their versions there.
+    (asked == YES).then(|| unsafe { read_version(dict.as_ptr()) })
+}
+
+/// # Safety
+/// The pointer is to a living dictionary of an interpreter that keeps versions there.
+unsafe fn read_version(dict: *mut ffi::PyObject) -> u64 {
+    // SAFETY: as the caller says. In some interpreters the lowest bits are for something else, which changes with nothing.
+    unsafe { dict.cast::<u64>().add(VERSION_WORD).read() << (KIND_BITS + COUNT_BITS) }
+}
+
+/// A dictionary begins with two words that every object has and the count of its items; then comes the version.
+const COUNT_WORD: usize = 2;
+const VERSION_WORD: usize = 3;
+
+/// Whether dictionaries have a number that no other has or had, and that is another after every change. CPython up to 3.12 has
+/// it; 3.13 forgets it for some changes, and later ones do not have it. Where it is said to be, it is looked for.
+fn tells_versions(py: Python<'_>) -> PyResult<bool> {
+    let is_python = py.import("sys")?.getattr("implementation")?.getattr("name")?.eq("cpython")?;
+    let version = py.version_info();
+    let has_versions = is_python && matches!((version.major, version.minor), (3, 10..=12));
+    if !has_versions || size_of::<usize>() != size_of::<u64>() {
+        return Ok(false);
+    }
+    let class = py.get_type::<PyType>().call1(("Fields", PyTuple::empty(py), PyDict::new(py)))?;
+    let object = class.call0()?;
+    object.setattr("first", 1)?;
+    let fields = object.getattr("__dict__")?.cast_into_exact::<PyDict>()?;
+    let new = || PyList::empty(py);
+    let changes: [&dyn Fn() -> PyResult<()>; 9] = [
+        &|| fields.set_item("second", new()),
+        &|| fields.set_item("second", new()),
+        &|| fields.set_item("third", new()),
+        &|| object.setattr("first", new()),
+        &|| object.setattr("fourth", new()),
+        &|| object.delattr("fourth"),
+        &|| fields.del_item("third"),
+        &|| fields.call_method1("update", ([("second", new())],)).map(drop),
+        &|| fields.call_method0("clear").map(drop),
+    ];
+    let mut seen = Vec::new();
+    for change in changes {
+        for dict in [&fields, &PyDict::new(py)] {
+            // SAFETY: it lives, and is longer than this in every one of these interpreters.
+            seen.push(unsafe { dict.as_ptr().cast::<u64>().add(VERSION_WORD).read() });
+        }
+        change()?;
+        // SAFETY: the same.
+        if unsafe { fields.as_ptr().cast::<usize>().add(COUNT_WORD).read() } != fields.len() {
+            return Ok(false);
+        }
+    }
+    seen.sort_unstable();
+    Ok(seen.windows(2).all(|pair| pair[0] != pair[1]))
 }

@@ -32,6 +32,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 import milepost
+from milepost._milepost import look_into_dicts
 from milepost.langgraph import MilepostSaver
 
 THREAD: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
@@ -383,6 +384,14 @@ IN_PLACE: list[tuple[Any, Any, Any]] = [
 ]
 
 
+@pytest.fixture(params=["versions", "looks"])
+def _changes_are_noticed_by(request: pytest.FixtureRequest) -> Any:
+    look_into_dicts(request.param == "looks")
+    yield
+    look_into_dicts(False)
+
+
+@pytest.mark.usefixtures("_changes_are_noticed_by")
 @pytest.mark.parametrize("number", range(len(IN_PLACE)))
 def test_an_item_that_was_changed_in_place_is_stored_anew(number: int) -> None:
     warnings.simplefilter("ignore")
@@ -408,6 +417,7 @@ class Color(enum.Enum):
     "leaf",
     [datetime.datetime(2020, 1, 2), datetime.date(2020, 1, 2), datetime.timedelta(3), uuid.UUID(int=5), decimal.Decimal(1), Path("a"), Color.RED],
 )
+@pytest.mark.usefixtures("_changes_are_noticed_by")
 def test_values_that_never_change_are_not_serialised_again(leaf: Any) -> None:
     counted: list[Any] = []
 

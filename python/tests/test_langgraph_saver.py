@@ -21,6 +21,7 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+from milepost._milepost import look_into_dicts
 from milepost.langgraph import MilepostSaver
 
 
@@ -43,10 +44,13 @@ def values(saver: MilepostSaver, at: Any) -> Any:
     return found.checkpoint["channel_values"]
 
 
-@pytest.fixture(params=[False, True], ids=["quick", "strict"])
+@pytest.fixture(params=["quick", "looking", "strict"])
 def saver(request: pytest.FixtureRequest, sqlite_url: str) -> Any:
-    with MilepostSaver(sqlite_url, strict=request.param) as made:
+    """Notices changes by the versions of dictionaries, by looking into them, or by serialising everything."""
+    look_into_dicts(request.param == "looking")
+    with MilepostSaver(sqlite_url, strict=request.param == "strict") as made:
         yield made
+    look_into_dicts(False)
 
 
 def mutate_content(message: Any) -> None:
@@ -124,6 +128,55 @@ def test_values_changed_in_place_are_stored_anew(saver: MilepostSaver) -> None:
     second = put(saver, {"state": state, "items": items}, first)
     assert values(saver, second) == {"state": state, "items": items}
     assert values(saver, first) == {"state": before[0], "items": before[1]}
+
+
+class Fields:
+    def __init__(self) -> None:
+        self.text = "x"
+        self.deep = {"list": [1]}
+
+    def say(self, text: str) -> None:
+        self.text = text
+
+
+CHANGES: list[Any] = [
+    lambda some: some.__setitem__("text", "other"),
+    lambda some: some.__setitem__("new", 1),
+    lambda some: some.__delitem__("text"),
+    lambda some: some.pop("text"),
+    lambda some: some.popitem(),
+    lambda some: some.clear(),
+    lambda some: some.update(text="other"),
+    lambda some: some.update({"deep": {}}),
+    lambda some: some.setdefault("new", None),
+    lambda some: some.__ior__({"text": None}),
+    lambda some: some["deep"].update(more=1),
+    lambda some: some["deep"]["list"].append(2),
+    lambda some: some["deep"]["list"].clear(),
+    lambda some: some["deep"].clear(),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CHANGES)))
+@pytest.mark.parametrize("kind", ["dict", "fields"])
+def test_every_change_of_a_dictionary_is_seen(saver: MilepostSaver, kind: str, number: int) -> None:
+    saver.serde = JsonPlusSerializer(pickle_fallback=True)
+    some = Fields()
+    # What an interpreter does often it does in another way.
+    for count in range(100):
+        some.say(str(count))
+    item: Any = vars(some) if kind == "dict" else some
+    look = (lambda found: found) if kind == "dict" else vars
+    first = put(saver, {"xs": [0, item, 1]})
+    before = copy.deepcopy(look(item))
+    CHANGES[number](vars(some))
+    second = put(saver, {"xs": [0, item, 1]}, first)
+    assert before != look(item)
+    assert look(values(saver, second)["xs"][1]) == look(item)
+    some.say("last")
+    third = put(saver, {"xs": [0, item, 1]}, second)
+    assert look(values(saver, third)["xs"][1]) == look(item)
+    assert look(values(saver, first)["xs"][1]) == before
 
 
 @pytest.mark.parametrize("seed", range(6))
