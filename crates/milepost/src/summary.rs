@@ -42,7 +42,7 @@ pub struct SessionSummary {
     /// When it was last written.
     #[serde(serialize_with = "crate::text::time")]
     pub last_active_at: Timestamp,
-    /// The last message of the conversation; what lies [beside](beside) it is none.
+    /// The last message of the conversation; what lies [beside] it is none.
     pub last_message: Option<Message>,
     /// The session it branched from.
     pub parent_session_id: Option<SessionId>,
