@@ -117,7 +117,7 @@ async fn a_tool_that_fails_is_called_again_only_where_that_is_harmless() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_tool_gives_is_limited() {
-    for server in [program(""), served(false).await] {
+    for server in [program(""), served(false).await, served(true).await] {
         let more = json!({"with": {"max_output_bytes": 1000}});
         let (_, end, given) = call(&server, "big", json!({"bytes": 2_000_000}), more).await;
         completed(&end);
@@ -126,7 +126,7 @@ async fn what_a_tool_gives_is_limited() {
         assert_eq!((&output["truncated"], &output["content"]), (&json!(true), &Value::Null));
     }
     // The tool has run: nobody calls it again without being told to.
-    for server in [program(""), served(false).await] {
+    for server in [program(""), served(false).await, served(true).await] {
         let more = json!({"node": {"retry": 3}});
         let (scene, end, _) = call(&server, "big", json!({"bytes": 100_000_000}), more).await;
         assert!(matches!(&end, End::Uncertain { .. }), "{server}: {end:?}");

@@ -4,13 +4,13 @@ mod agent;
 mod checks;
 mod group;
 mod http;
+mod http_client;
 mod mcp;
 mod model;
 mod people;
 mod shell;
 mod sub;
 mod tools;
-mod watched;
 mod window;
 
 use std::collections::BTreeMap;
