@@ -9,6 +9,7 @@ import decimal
 import enum
 import gc
 import operator
+import os
 import subprocess
 import sys
 import uuid
@@ -456,6 +457,53 @@ def test_what_a_node_changes_in_place_is_stored_though_it_was_not_written(saver:
     agent.invoke({"messages": [HumanMessage("secret", id="1")], "facts": {"seen": {}}}, config, durability=durability)
     found = agent.get_state(config).values
     assert (found["messages"][0].content, found["facts"]) == ("[redacted]", {"seen": {"deep": True}})
+
+
+@pytest.mark.parametrize("secret", ["hunter2-very-secret", 'pässwörd-"7"\nline', "471147114711"])
+def test_a_secret_that_leaked_is_erased_from_threads(tmp_path: Path, secret: str) -> None:
+    """By the command, which knows nothing of the graph: every checkpoint stays and can be read, and the thread goes on."""
+    command = os.environ.get("MILEPOST_COMMAND")
+    if not command:
+        pytest.skip("without the command: scripts/test-python names it")
+
+    def reply(state: Redacted) -> Any:
+        known = len(state["messages"])
+        grown = {"whole": secret, "half": secret[: 4 + 3 * known], secret: known}
+        said = AIMessage(f"I know {secret} now", tool_calls=[{"name": "log in", "args": {"as": secret}, "id": "1"}])
+        return {"messages": [said], "facts": {**state.get("facts", {}), f"k{known}": grown}, "n": known}
+
+    graph = StateGraph(Redacted)
+    graph.add_node("reply", reply)
+    graph.add_edge(START, "reply")
+    config: Any = {"configurable": {"thread_id": "t"}}
+    url = f"sqlite:{tmp_path}/store.db"
+
+    def milepost_(*arguments: str) -> str:
+        run = subprocess.run([command, "--store", url, *arguments], input=secret, capture_output=True, text=True)
+        assert run.returncode == 0, run
+        return run.stdout
+
+    with MilepostSaver(url) as saver:
+        agent = graph.compile(checkpointer=saver)
+        for turn in range(4):
+            agent.invoke({"messages": [HumanMessage(f"it is {secret} {turn}")]}, config)
+        before = [(found.config, len(found.values["messages"])) for found in agent.get_state_history(config)]
+    milepost_("redact", "-", "--yes")
+    assert milepost_("redact", "-", "--dry-run").strip() == "it is nowhere in this workspace"
+    milepost_("verify")
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert secret.encode() not in stored
+    with MilepostSaver(url) as saver:
+        agent = graph.compile(checkpointer=saver)
+        history = list(agent.get_state_history(config))
+        assert [(found.config, len(found.values["messages"])) for found in history] == before
+        for found in history:
+            assert secret not in repr(found) and repr(secret)[1:-1] not in repr(found)
+        facts = history[0].values["facts"]["k1"]
+        assert facts["whole"] == "[redacted]" and facts["[redacted]"] == 1
+        assert history[0].values["messages"][0].content == "it is [redacted] 0"
+        assert history[0].values["messages"][1].tool_calls[0]["args"] == {"as": "[redacted]"}
+        agent.invoke({"messages": [HumanMessage("go on")]}, config)
 
 
 def test_a_channel_that_is_said_to_be_new_is_stored(saver: MilepostSaver) -> None:

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use milepost_model::{Session, SessionId, SessionPatch};
-use milepost_store::{Append, Claim, DeleteMode, Error, NewSession, Receipt, Result, SessionWriter};
+use milepost_store::{Append, Claim, DeleteMode, Error, NewSession, Receipt, Redactor, Result, SessionWriter};
 use serde_json::Value;
 
 use crate::read::{Found, FoundValue, FoundWrite, Marked};
+use crate::redact::clean;
 use crate::thread::{BUILDING, LEFT, Saver, THREAD_RECORD, ThreadKey, View};
 use crate::write::{NewCheckpoint, NewValue, NewWrite, NewWrites, Part};
 
@@ -18,6 +19,30 @@ const FLAG_TRIES: usize = 256;
 
 fn claim() -> Claim {
     Claim::new(HOLDER).take_over()
+}
+
+/// What a thread is written anew for.
+#[derive(Default)]
+pub(crate) struct Change<'a> {
+    /// Checkpoints that go.
+    pub gone: BTreeSet<String>,
+    /// One that takes the place of another with its id.
+    pub instead: Option<&'a NewCheckpoint>,
+    /// What is taken out of all that stay.
+    pub redactor: Option<&'a Redactor>,
+}
+
+impl<'a> Change<'a> {
+    pub fn without(gone: BTreeSet<String>) -> Self {
+        Self { gone, ..Self::default() }
+    }
+
+    /// What stays, in its order.
+    fn stay(&self, mut marks: Vec<Marked>) -> Vec<Marked> {
+        marks.retain(|marked| !self.gone.contains(&marked.record.id));
+        marks.sort_by(|a, b| a.record.id.cmp(&b.record.id));
+        marks
+    }
 }
 
 impl Saver {
@@ -61,7 +86,7 @@ impl Saver {
             if !gone.is_empty() {
                 let mut slot = self.slot(&key).await;
                 *slot = None;
-                Box::pin(self.rebuild(&key, session, &gone, None)).await?;
+                Box::pin(self.rebuild(&key, session, &Change::without(gone))).await?;
             }
         }
         Ok(())
@@ -86,7 +111,7 @@ impl Saver {
             let ids = all.iter().map(|marked| marked.record.id.clone());
             let gone: BTreeSet<String> = ids.filter(|id| !kept.contains(id)).collect();
             if !gone.is_empty() {
-                Box::pin(self.rebuild(&key, session, &gone, None)).await?;
+                Box::pin(self.rebuild(&key, session, &Change::without(gone))).await?;
             }
         }
         Ok(())
@@ -137,31 +162,32 @@ impl Saver {
         Ok(())
     }
 
-    async fn materialise(&self, key: &ThreadKey, view: &View, marked: &Marked) -> Result<Found> {
+    pub(crate) async fn materialise(&self, key: &ThreadKey, view: &View, marked: &Marked) -> Result<Found> {
         let values = self.values(&marked.record, marked.at).await?;
         self.found_for_copy(key, view, marked, values).await
     }
 
-    /// Puts a session without some of the checkpoints, or with another in the place of one, in the place of a thread's. The
-    /// caller has the thread's place.
+    /// The same as it is to be from now on.
+    async fn changed(&self, key: &ThreadKey, view: &View, marked: &Marked, change: &Change<'_>) -> Result<Found> {
+        let mut found = self.materialise(key, view, marked).await?;
+        if let Some(redactor) = change.redactor {
+            let what = || format!("thread {:?}", key.thread);
+            clean(&mut found, redactor).map_err(|why| Error::Invalid { what: what(), why })?;
+        }
+        Ok(found)
+    }
+
+    /// Puts a session with something changed in the place of a thread's. The caller has the thread's place.
     ///
     /// Others may write meanwhile: what they add before the old session is flagged makes this begin anew, and what they add to it
     /// after that, because they do not know yet, is brought over before it goes.
-    pub(crate) async fn rebuild(
-        &self,
-        key: &ThreadKey,
-        session: SessionId,
-        gone: &BTreeSet<String>,
-        instead: Option<&NewCheckpoint>,
-    ) -> Result<()> {
+    pub(crate) async fn rebuild(&self, key: &ThreadKey, session: SessionId, change: &Change<'_>) -> Result<()> {
         self.sweep(&key.thread).await?;
         for _ in 0..TRIES {
             let Some(record) = self.store.record(THREAD_RECORD, &key.name()).await? else { return Ok(()) };
             let source = self.load(session).await?;
-            let mut marks = self.all_marks(session).await?;
-            marks.retain(|marked| !gone.contains(&marked.record.id));
-            marks.sort_by(|a, b| a.record.id.cmp(&b.record.id));
-            let new = if marks.is_empty() { None } else { Some(self.build(key, &source, marks, instead).await?) };
+            let marks = change.stay(self.all_marks(session).await?);
+            let new = if marks.is_empty() { None } else { Some(self.build(key, &source, marks, change).await?) };
             match self.replace(key, &source, record.version, new.as_ref()).await {
                 Ok(()) => {}
                 Err(error) => {
@@ -177,7 +203,7 @@ impl Saver {
             if let Some(new) = new {
                 show(new).await?;
             }
-            return self.leave(key, session, source.length + 1, gone).await;
+            return self.leave(key, session, source.length + 1, change).await;
         }
         Err(Error::Busy { what: format!("pruning thread {:?}", key.thread), waited_ms: 0 })
     }
@@ -202,7 +228,7 @@ impl Saver {
         key: &ThreadKey,
         source: &View,
         marks: Vec<Marked>,
-        instead: Option<&NewCheckpoint>,
+        change: &Change<'_>,
     ) -> Result<SessionWriter> {
         let patch = patch_of(&source.writer.session().await, key).with(BUILDING, Value::Bool(true));
         let writer = self.store.create(NewSession { id: None, patch }, &Claim::new(HOLDER)).await?;
@@ -214,8 +240,8 @@ impl Saver {
         *building.slot(&hidden).await = Some(view);
         let outcome = async {
             for marked in marks {
-                let found = self.materialise(key, source, &marked).await?;
-                match instead.filter(|new| new.id == found.id) {
+                let found = self.changed(key, source, &marked, change).await?;
+                match change.instead.filter(|new| new.id == found.id) {
                     Some(new) => building.put(&hidden, new).await?,
                     None => building.put(&hidden, &checkpoint_of(&found)).await?,
                 };
@@ -238,7 +264,7 @@ impl Saver {
     }
 
     /// Leaves a session that is no longer a thread's: what others added to it, while they did not know, is brought over.
-    async fn leave(&self, key: &ThreadKey, session: SessionId, length: u64, gone: &BTreeSet<String>) -> Result<()> {
+    async fn leave(&self, key: &ThreadKey, session: SessionId, length: u64, change: &Change<'_>) -> Result<()> {
         let old = self.store.join(session).await?;
         // From here on whoever has an older view of it is refused, and finds the new one.
         let left = set_flag(&old, LEFT, Value::Bool(true)).await?;
@@ -247,11 +273,8 @@ impl Saver {
             // The thread's own place is the caller's.
             let other = Saver::new(self.store.clone());
             let there = other.checkpoint_ids(key).await?;
-            let mut late = self.all_marks(session).await?;
-            late.retain(|marked| !gone.contains(&marked.record.id));
-            late.sort_by(|a, b| a.record.id.cmp(&b.record.id));
-            for marked in late {
-                let found = self.materialise(key, &source, &marked).await?;
+            for marked in change.stay(self.all_marks(session).await?) {
+                let found = self.changed(key, &source, &marked, change).await?;
                 if !there.contains(&found.id) {
                     other.put(key, &checkpoint_of(&found)).await?;
                 }
@@ -265,7 +288,7 @@ impl Saver {
     }
 
     /// Removes what a process that was killed left of a thread's sessions: those that the record does not name.
-    async fn sweep(&self, thread: &str) -> Result<()> {
+    pub(crate) async fn sweep(&self, thread: &str) -> Result<()> {
         for session in self.leftovers(thread).await? {
             match self.store.delete(session, DeleteMode::KeepBranches, &Claim::new(HOLDER), false).await {
                 // Whoever makes it is still at work.
@@ -359,6 +382,7 @@ mod tests {
     use milepost_model::{ManualClock, Source, Timestamp};
     use milepost_store::{Options, SessionQuery, Store};
 
+    use super::Change;
     use crate::thread::{Saver, ThreadKey};
     use crate::write::{NewCheckpoint, NewValue, NewWrite, NewWrites};
 
@@ -416,8 +440,8 @@ mod tests {
         let source = scene.saver.load(session).await.unwrap();
         let marks = scene.saver.all_marks(session).await.unwrap();
         // Whoever makes it may still be at work: it is left alone, but not shown.
-        drop(scene.saver.build(&scene.key, &source, marks, None).await.unwrap());
-        Box::pin(scene.saver.rebuild(&scene.key, session, &only("1"), None)).await.unwrap();
+        drop(scene.saver.build(&scene.key, &source, marks, &Change::default()).await.unwrap());
+        Box::pin(scene.saver.rebuild(&scene.key, session, &Change::without(only("1")))).await.unwrap();
         assert_eq!(scene.sessions().await, 2);
         assert_eq!(scene.saver.sessions(Some("t"), None).await.unwrap().len(), 1);
         scene.clock.advance_ms(60_000);
@@ -437,7 +461,7 @@ mod tests {
         let source = scene.saver.load(session).await.unwrap();
         let mut marks = scene.saver.all_marks(session).await.unwrap();
         marks.retain(|marked| marked.record.id == "2");
-        let new = scene.saver.build(&scene.key, &source, marks, None).await.unwrap();
+        let new = scene.saver.build(&scene.key, &source, marks, &Change::default()).await.unwrap();
         // Another process wrote since the thread was read: it must be read again.
         let other = Saver::new(scene.saver.store.clone());
         scene.write(&other, "2", "early").await;
@@ -447,7 +471,7 @@ mod tests {
         let source = scene.saver.load(session).await.unwrap();
         let mut marks = scene.saver.all_marks(session).await.unwrap();
         marks.retain(|marked| marked.record.id == "2");
-        let new = scene.saver.build(&scene.key, &source, marks, None).await.unwrap();
+        let new = scene.saver.build(&scene.key, &source, marks, &Change::default()).await.unwrap();
         scene.saver.replace(&scene.key, &source, record.version, Some(&new)).await.unwrap();
         // One that knows the old session, and does not know yet that it is left.
         let late = Saver::new(scene.saver.store.clone());
@@ -458,7 +482,7 @@ mod tests {
         let quick = Saver::new(scene.saver.store.clone());
         scene.write(&quick, "2", "quick").await;
         super::show(new).await.unwrap();
-        scene.saver.leave(&scene.key, session, source.length + 1, &only("1")).await.unwrap();
+        scene.saver.leave(&scene.key, session, source.length + 1, &Change::without(only("1"))).await.unwrap();
         for saver in [Saver::new(scene.saver.store.clone()), late] {
             let found = saver.get(&scene.key, None).await.unwrap().unwrap();
             assert_eq!((found.id.as_str(), found.parent.as_deref()), ("3", Some("2")));

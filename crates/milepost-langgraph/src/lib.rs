@@ -18,6 +18,7 @@ mod import;
 mod msgpack;
 mod read;
 mod record;
+mod redact;
 mod thread;
 mod write;
 

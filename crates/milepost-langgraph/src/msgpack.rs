@@ -2,10 +2,13 @@
 //! serializer wrote is never written anew: items are cut out of arrays and put into arrays as they are.
 
 use milepost_model::{Block, Content, Message, Role};
+use milepost_store::Redactor;
 use serde_json::{Map, Value};
 
 /// Deeper values are not looked into.
 const MAX_DEPTH: usize = 64;
+/// Nor are these, but as bytes, when something is to be taken out of them.
+const MAX_CLEAN_DEPTH: usize = 256;
 
 struct Reader<'a> {
     bytes: &'a [u8],
@@ -225,6 +228,112 @@ pub(crate) fn array<'a>(count: usize, items: impl Iterator<Item = &'a [u8]>) -> 
     }
     items.iter().for_each(|item| out.extend_from_slice(item));
     out
+}
+
+/// A value without what `redactor` finds in its texts, names and numbers; none when it has none of it. What is no MessagePack
+/// is looked through as any bytes are.
+pub(crate) fn clean(bytes: &[u8], redactor: &Redactor) -> Option<Vec<u8>> {
+    clean_at(bytes, redactor, 0)
+}
+
+fn clean_at(bytes: &[u8], redactor: &Redactor, depth: usize) -> Option<Vec<u8>> {
+    let mut cleaner = Cleaner { reader: Reader { bytes, at: 0 }, out: Vec::with_capacity(bytes.len()), redactor };
+    match cleaner.value(depth) {
+        Some(is_found) if cleaner.reader.at == bytes.len() => is_found.then_some(cleaner.out),
+        _ => redactor.clean_bytes(bytes),
+    }
+}
+
+/// Writes a value anew while it is read.
+struct Cleaner<'a, 'b> {
+    reader: Reader<'a>,
+    out: Vec<u8>,
+    redactor: &'b Redactor,
+}
+
+impl Cleaner<'_, '_> {
+    /// One value; whether anything was found in it. None when it is not to be read.
+    fn value(&mut self, depth: usize) -> Option<bool> {
+        if depth > MAX_CLEAN_DEPTH {
+            return None;
+        }
+        let from = self.reader.at;
+        let seen = self.reader.next()?;
+        let written = self.reader.bytes.get(from..self.reader.at)?;
+        let count = match seen {
+            Seen::Text(text) => return Some(self.text(text, written)),
+            Seen::Ext(kind, inner) => return Some(self.ext(kind, inner, written, depth)),
+            Seen::Other(Value::Number(number)) => return Some(self.text(&number.to_string(), written)),
+            Seen::Other(_) if matches!(written.first(), Some(0xc4..=0xc6)) => return Some(self.bytes(written)),
+            Seen::Other(_) => 0,
+            Seen::Array(count) => count,
+            Seen::Map(count) => count.checked_mul(2)?,
+        };
+        self.out.extend_from_slice(written);
+        let mut is_found = false;
+        for _ in 0..count {
+            is_found |= self.value(depth + 1)?;
+        }
+        Some(is_found)
+    }
+
+    fn text(&mut self, text: &str, written: &[u8]) -> bool {
+        let clean = self.redactor.clean(text);
+        match &clean {
+            None => self.out.extend_from_slice(written),
+            Some(clean) => {
+                match clean.len() {
+                    short @ 0..=31 => self.out.push(0xa0 | short as u8),
+                    length => self.length([0xd9, 0xda, 0xdb], length),
+                }
+                self.out.extend_from_slice(clean.as_bytes());
+            }
+        }
+        clean.is_some()
+    }
+
+    fn bytes(&mut self, written: &[u8]) -> bool {
+        // The first byte says how many of the length's follow.
+        let front = 1 + (1 << (written[0] - 0xc4));
+        let clean = self.redactor.clean_bytes(written.get(front..).unwrap_or_default());
+        match &clean {
+            None => self.out.extend_from_slice(written),
+            Some(clean) => {
+                self.length([0xc4, 0xc5, 0xc6], clean.len());
+                self.out.extend_from_slice(clean);
+            }
+        }
+        clean.is_some()
+    }
+
+    /// The serializer's own values hold others, most often.
+    fn ext(&mut self, kind: i8, inner: &[u8], written: &[u8], depth: usize) -> bool {
+        let clean = clean_at(inner, self.redactor, depth + 1);
+        match &clean {
+            None => self.out.extend_from_slice(written),
+            Some(clean) => {
+                self.length([0xc7, 0xc8, 0xc9], clean.len());
+                self.out.push(kind.cast_unsigned());
+                self.out.extend_from_slice(clean);
+            }
+        }
+        clean.is_some()
+    }
+
+    /// A length in as few bytes as it needs, behind what says how many those are.
+    fn length(&mut self, marks: [u8; 3], length: usize) {
+        match length {
+            0..=0xff => self.out.extend([marks[0], length as u8]),
+            0x100..=0xffff => {
+                self.out.push(marks[1]);
+                self.out.extend_from_slice(&(length as u16).to_be_bytes());
+            }
+            _ => {
+                self.out.push(marks[2]);
+                self.out.extend_from_slice(&(length as u32).to_be_bytes());
+            }
+        }
+    }
 }
 
 /// What a message says, for people: who, and texts that lie in its bytes one after the other.

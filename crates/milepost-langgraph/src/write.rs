@@ -1,6 +1,6 @@
 //! Checkpoints and writes on their way into the log.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use milepost_model::{Channel, Event, Message, Position, Seq, SessionId, State, Trigger};
@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::bytes::to_text;
 use crate::delta;
+use crate::house::Change;
 use crate::msgpack::{self, to_message};
 use crate::record::{Form, MAX_CHAIN, METADATA, Recipe, Record, Runs, SHORT, SKELETON, Write, Writes};
 use crate::thread::{Items, Known, Saver, ThreadKey, View, mark_id, stray_state};
@@ -270,7 +271,8 @@ impl Saver {
         if !new.is_whole() {
             return Ok(None);
         }
-        Box::pin(self.rebuild(key, session, &BTreeSet::new(), Some(new))).await?;
+        let change = Change { instead: Some(new), ..Change::default() };
+        Box::pin(self.rebuild(key, session, &change)).await?;
         if let Some(session) = self.resolve(key).await?
             && let Some((_, mark)) = self.record(session, &new.id).await?
         {

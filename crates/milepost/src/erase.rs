@@ -66,14 +66,16 @@ impl Milepost {
     }
 
     /// Erases what is found from everything in the workspace: messages, states, events, records, artifacts; and from the
-    /// archives that have a copy of one of its sessions, as far as `open` reaches them. The chains stay whole. With
-    /// `dry_run` it only counts.
+    /// archives that have a copy of one of its sessions, as far as `open` reaches them. The chains stay whole. What adapters
+    /// keep, `adapters` erases from a store before, by rules of their own; the sessions in which they leave something are
+    /// passed over. With `dry_run` it only counts, and so do they.
     pub async fn redact(
         &self,
         redactor: &Redactor,
         why: &str,
         dry_run: bool,
         open: impl AsyncFn(&str) -> std::result::Result<Store, String>,
+        adapters: impl AsyncFn(&Store) -> milepost_store::Result<Redacted>,
     ) -> Result<Erased> {
         // The reason stays for good.
         let why = &*self.redaction().text(why);
@@ -81,11 +83,13 @@ impl Milepost {
         for copy in self.archive_copies().await? {
             places.entry(copy.url).or_default().push(copy.session_id);
         }
-        let here = self.redact_here(redactor, why, dry_run).await?;
+        let here = self.redact_here(redactor, why, dry_run, &adapters).await?;
         let mut archives = Vec::new();
         for (url, sessions) in places {
             let outcome = match open(&url).await {
-                Ok(store) => redact_there(store, redactor, why, dry_run).await.map_err(|error| error.finding()),
+                Ok(store) => {
+                    redact_there(store, redactor, why, dry_run, &adapters).await.map_err(|error| error.finding())
+                }
                 Err(why) => Err(why),
             };
             archives.push(ErasedArchive { url, sessions, outcome });
@@ -93,7 +97,14 @@ impl Milepost {
         Ok(Erased { here, archives })
     }
 
-    async fn redact_here(&self, redactor: &Redactor, why: &str, dry_run: bool) -> Result<Redacted> {
+    async fn redact_here(
+        &self,
+        redactor: &Redactor,
+        why: &str,
+        dry_run: bool,
+        adapters: &impl AsyncFn(&Store) -> milepost_store::Result<Redacted>,
+    ) -> Result<Redacted> {
+        let of_adapters = adapters(self.store()).await?;
         // Whole artifacts first: their parts are records, and a part alone has no hash.
         let artifacts = match crate::project::Projects::open_if_any(self.store()).await? {
             Some(projects) => projects.redact_artifacts(redactor, dry_run).await?,
@@ -105,13 +116,20 @@ impl Milepost {
             true => redacted.records.max(artifacts),
             false => redacted.records + artifacts,
         };
+        redacted.join(of_adapters);
         Ok(redacted)
     }
 }
 
-async fn redact_there(store: Store, redactor: &Redactor, why: &str, dry_run: bool) -> Result<Redacted> {
+async fn redact_there(
+    store: Store,
+    redactor: &Redactor,
+    why: &str,
+    dry_run: bool,
+    adapters: &impl AsyncFn(&Store) -> milepost_store::Result<Redacted>,
+) -> Result<Redacted> {
     let there = Milepost::on(store.clone(), EngineOptions::default()).await?;
-    let outcome = there.redact_here(redactor, why, dry_run).await;
+    let outcome = there.redact_here(redactor, why, dry_run, adapters).await;
     store.close().await?;
     outcome
 }

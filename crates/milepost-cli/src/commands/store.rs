@@ -8,6 +8,7 @@ use milepost::model::Retention;
 use milepost::store::backend::Depth;
 use milepost::store::{Error as StoreError, Obstacle, Redacted, Redactor, Store};
 use milepost::{Erased, Milepost, Purge, SessionId, SessionQuery};
+use milepost_langgraph::Saver;
 use serde_json::json;
 
 use super::messages::input;
@@ -297,7 +298,11 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<ExitCode> {
         app.other_store(url).await.map_err(|error| finding(&error))
     };
     let waiting = app.waiting("looking");
-    let mut found = engine.redact(&redactor, &args.why, true, open).await?;
+    let threads = |dry_run: bool| {
+        let redactor = redactor.clone();
+        async move |store: &Store| Saver::new(store.clone()).redact(&redactor, dry_run).await
+    };
+    let mut found = engine.redact(&redactor, &args.why, true, open, threads(true)).await?;
     waiting.end();
     if !args.dry_run {
         if !found.is_nothing() {
@@ -311,7 +316,7 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<ExitCode> {
         // Also where nothing is found: what an earlier one left behind is deleted.
         let waiting = app.waiting("erasing");
         // What it did, which may be less than what was there: somebody may hold a session.
-        found = engine.redact(&redactor, &args.why, false, open).await?;
+        found = engine.redact(&redactor, &args.why, false, open, threads(false)).await?;
         waiting.end();
     }
     show_erased(app, &found, args.dry_run)?;
@@ -399,6 +404,9 @@ fn tell_left(app: &App, found: &Redacted, place: &str, dry_run: bool) {
         let why = plain(&one.why);
         let then = match one.obstacle {
             Obstacle::Held => "do it again when it is free",
+            Obstacle::Adapter => {
+                "delete the thread, or do it again when nobody writes to it; a thread that is called so keeps its name"
+            }
             Obstacle::Damaged => {
                 "`milepost verify` says how far the damage goes; delete the session, or bring what is whole into a new store with `milepost salvage` and do it there"
             }

@@ -431,6 +431,9 @@ pub async fn redaction_leaves_a_whole_log(place: &dyn Place) -> Outcome {
     steps(&writer, 3..5).await?;
     writer.append(Append::new().message(user("y".repeat(40_000) + "hunter2"))).await?;
     store.put_record("token", "a", None, None, b"hunter2").await?;
+    // As a tool prints a file with lines: the text holds JSON that holds it.
+    let printed = |key: &str| json!({ "key": key, "as json": json!({ "key": key }).to_string() }).to_string();
+    writer.append(Append::new().message(user(printed("one \"line\"\ntwo")))).await?;
     let branch_id = branch.id();
     branch.release().await?;
     writer.release().await?;
@@ -458,6 +461,9 @@ pub async fn redaction_leaves_a_whole_log(place: &dyn Place) -> Outcome {
     ensure!(!shown.contains("hunter2"), "the secret is still in clear in the store");
     let none = store.redact(&redactor, "again", &claim(), true).await?;
     same!((none.entries, none.checkpoints, none.records), (0, 0, 0), "what is left to redact");
+    let lines = Redactor::literal("one \"line\"\ntwo", "[lines]")?;
+    same!(store.redact(&lines, "it leaked", &claim(), false).await?.entries, 1, "the message that holds JSON");
+    same!(texts(&store, id).await?.last().map(String::as_str), Some(&*printed("[lines]")), "the JSON in a message");
     let writer = store.write(id, &claim()).await?;
     writer.append(step(5)?).await?;
     verify(&store).await

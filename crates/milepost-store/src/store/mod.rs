@@ -12,6 +12,7 @@ mod heads;
 mod holder;
 mod import;
 mod keep;
+mod literal;
 mod marks;
 mod pages;
 mod read;

@@ -6,7 +6,8 @@
 //! hash of the redacted state. The store is compacted at the end, so that no free page keeps it; also when nothing was
 //! found, since an earlier one may have been killed before that, and a bucket keeps what was replaced for a while.
 //!
-//! Sessions that somebody holds, or that are damaged, are passed over and named. The event also names the
+//! Sessions that somebody holds, or that are damaged, are passed over and named. So are those whose values only an adapter can
+//! change: it does so before, and they are passed over only where it left something. The event also names the
 //! payloads that were blobs: whenever this is interrupted, the next one knows what is left to remove.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -14,14 +15,15 @@ use std::sync::Arc;
 
 use milepost_model::delta::{Change, PathPart};
 use milepost_model::{
-    Block, Body, Channel, Content, Delta, EntryKind, Event, Hash, HashedState, Message, Position, Role, Seq, SessionId,
-    TimelineId, Timestamp,
+    Block, Body, Channel, Content, Delta, EntryKind, Event, Hash, HashedState, Message, Position, Role, Seq, Session,
+    SessionId, TimelineId, Timestamp,
 };
 use serde_json::{Map, Value, json};
 
 use super::Store;
 use super::append::Claim;
 use super::fold::{self, event};
+use super::literal::Literal;
 use super::pages::PAGE;
 use super::read::encode_keyframe;
 use super::writer::Changes;
@@ -47,7 +49,7 @@ impl Redactor {
         Self(Arc::new(f))
     }
 
-    /// Looks for one text and puts another in its place.
+    /// Looks for one text and puts another in its place, also where it stands in JSON that a text holds, and is escaped.
     pub fn literal(secret: impl Into<String>, instead: impl Into<String>) -> Result<Self> {
         let (secret, instead) = (secret.into(), instead.into());
         if secret.is_empty() {
@@ -56,7 +58,8 @@ impl Redactor {
         if instead.contains(&secret) {
             return Err(Error::invalid("the replacement", "it contains the secret: use another"));
         }
-        Ok(Self::new(move |text| text.contains(&secret).then(|| text.replace(&secret, &instead))))
+        let literal = Literal::new(&secret, &instead);
+        Ok(Self::new(move |text| literal.erase(text)))
     }
 
     /// A text without what is looked for; none when it has none of it.
@@ -227,6 +230,18 @@ pub enum Obstacle {
     Held,
     /// It is damaged, or a session that goes on from it is.
     Damaged,
+    /// It holds values of an adapter's, which tell how long they are: only the adapter can replace something in them.
+    Adapter,
+}
+
+/// Under which names the sessions of adapters say whose they are, and under which that they are theirs no longer.
+const ADAPTERS: [(&str, &str); 1] = [("langgraph", "langgraph_left")];
+
+const ADAPTERS_OWN: &str = "what an adapter keeps there can be changed by the adapter alone";
+
+fn is_adapters(session: &Session) -> bool {
+    let is_of = |(own, left): &(&str, &str)| session.extra.contains_key(*own) && !session.extra.contains_key(*left);
+    !session.hidden && session.branch.is_none() && ADAPTERS.iter().any(is_of)
 }
 
 /// A session that was not looked through, or not to its end: it may still hold what was looked for.
@@ -241,14 +256,19 @@ pub struct PassedOver {
 }
 
 impl PassedOver {
-    /// What an error that stands in the way of one session alone means for it.
-    fn by(session: SessionId, error: &Error) -> Option<Self> {
+    /// What an error that stands in the way of one session alone means for it; none when it stands in the way of all.
+    pub fn by(session: SessionId, error: &Error) -> Option<Self> {
         let obstacle = match error {
             Error::Held { .. } | Error::Fenced { .. } => Obstacle::Held,
             error if error.is_damage() => Obstacle::Damaged,
             _ => return None,
         };
         Some(Self { session, obstacle, why: error.finding() })
+    }
+
+    /// What only an adapter can replace.
+    pub fn of_adapter(session: SessionId, why: impl Into<String>) -> Self {
+        Self { session, obstacle: Obstacle::Adapter, why: why.into() }
     }
 }
 
@@ -274,6 +294,23 @@ pub struct Redacted {
     pub lingers_ms: i64,
 }
 
+/// What became of one session, or why it was passed over.
+type Outcome<T> = std::result::Result<T, PassedOver>;
+
+impl Redacted {
+    /// Adds what an adapter found in its sessions. In a dry run those were passed over here because they still hold it.
+    pub fn join(&mut self, adapter: Self) {
+        self.passed_over.retain(|one| one.obstacle != Obstacle::Adapter || !adapter.sessions.contains(&one.session));
+        for one in adapter.passed_over {
+            self.passed_over.retain(|known| known.session != one.session);
+            self.passed_over.push(one);
+        }
+        self.sessions.extend(adapter.sessions);
+        self.entries += adapter.entries;
+        self.checkpoints += adapter.checkpoints;
+    }
+}
+
 /// What was found in one session.
 #[derive(Default)]
 struct Found {
@@ -289,6 +326,12 @@ struct Found {
     replaced_before: Vec<BlobId>,
     /// Files that events name and that hold it.
     files: Vec<BlobId>,
+}
+
+impl Found {
+    fn is_any(&self) -> bool {
+        self.entries + self.checkpoints + self.keyframes > 0
+    }
 }
 
 impl Store {
@@ -309,7 +352,7 @@ impl Store {
             let outcome = match needed_as_they_are.remove(&id) {
                 Some(passed_over) => Err(passed_over),
                 None => match self.redact_session(id, redactor, &why, claim, begun, dry_run).await {
-                    Ok(found) => Ok(found),
+                    Ok(outcome) => outcome,
                     Err(error) => Err(PassedOver::by(id, &error).ok_or(error)?),
                 },
             };
@@ -318,10 +361,10 @@ impl Store {
                     self.keep_beginnings(&passed_over, redactor, &mut needed_as_they_are).await?;
                     redacted.passed_over.push(passed_over);
                 }
-                Ok(Some(found)) => {
-                    leftover.extend(found.replaced_before);
-                    files.extend(found.files);
-                    if found.entries + found.checkpoints + found.keyframes > 0 {
+                Ok(Some(mut found)) => {
+                    leftover.append(&mut found.replaced_before);
+                    files.append(&mut found.files);
+                    if found.is_any() {
                         redacted.sessions.push(id);
                         redacted.entries += found.entries;
                         redacted.checkpoints += found.checkpoints;
@@ -340,6 +383,11 @@ impl Store {
         Ok(redacted)
     }
 
+    /// Whether anything in a session's log holds what `redactor` finds.
+    pub async fn holds(&self, id: SessionId, redactor: &Redactor) -> Result<bool> {
+        Ok(self.find(id, redactor).await?.is_any())
+    }
+
     /// Looks through one session, and replaces what is found. None when nobody can read it any more.
     async fn redact_session(
         &self,
@@ -349,19 +397,22 @@ impl Store {
         claim: &Claim,
         begun: Timestamp,
         dry_run: bool,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Outcome<Option<Found>>> {
         let mut found = match self.find(id, redactor).await {
             Ok(found) => found,
-            Err(Error::Key(KeyError::Shredded { .. })) => return Ok(None),
+            Err(Error::Key(KeyError::Shredded { .. })) => return Ok(Ok(None)),
             Err(error) => return Err(error),
         };
-        if !dry_run && found.entries + found.checkpoints + found.keyframes > 0 {
+        if found.is_any() && is_adapters(&self.session(id).await?) {
+            return Ok(Err(PassedOver::of_adapter(id, ADAPTERS_OWN)));
+        }
+        if !dry_run && found.is_any() {
             let old = std::mem::take(&mut found.old_blobs);
             self.replace(id, &mut found, &old, why, claim).await?;
             // What was put again since then belongs to somebody.
             self.inner.backend.drop_blobs(self.workspace(), old, begun).await?;
         }
-        Ok(Some(found))
+        Ok(Ok(Some(found)))
     }
 
     /// Notes which sessions have to stay as they are, because one that was passed over begins in them with a state that
@@ -411,39 +462,49 @@ impl Store {
         redacted: &mut Redacted,
     ) -> Result<()> {
         for id in order {
-            match self.redact_row(*id, redactor, claim, dry_run).await {
-                Ok(is_found) => {
-                    if is_found && !redacted.sessions.contains(id) {
-                        redacted.sessions.push(*id);
-                    }
+            let outcome = match self.redact_row(*id, redactor, claim, dry_run).await {
+                Ok(outcome) => outcome,
+                Err(error) => Err(PassedOver::by(*id, &error).ok_or(error)?),
+            };
+            match outcome {
+                Ok(true) if !redacted.sessions.contains(id) => redacted.sessions.push(*id),
+                Err(passed_over) if redacted.passed_over.iter().all(|known| known.session != *id) => {
+                    redacted.passed_over.push(passed_over);
                 }
-                Err(error) => {
-                    let passed_over = PassedOver::by(*id, &error).ok_or(error)?;
-                    if redacted.passed_over.iter().all(|known| known.session != *id) {
-                        redacted.passed_over.push(passed_over);
-                    }
-                }
+                _ => {}
             }
         }
         Ok(())
     }
 
-    async fn redact_row(&self, id: SessionId, redactor: &Redactor, claim: &Claim, dry_run: bool) -> Result<bool> {
+    async fn redact_row(
+        &self,
+        id: SessionId,
+        redactor: &Redactor,
+        claim: &Claim,
+        dry_run: bool,
+    ) -> Result<Outcome<bool>> {
         let codec = match self.codec(id).await {
-            Err(Error::Key(KeyError::Shredded { .. })) => return Ok(false),
+            Err(Error::Key(KeyError::Shredded { .. })) => return Ok(Ok(false)),
             other => other?,
         };
         let session = fold::session_from_row(&codec, &self.head(id).await?.row)?;
         let mut value = serde_json::to_value(&session).unwrap_or_default();
         let is_found = redactor.described(&mut value, &session.extra);
-        if is_found && !dry_run {
+        if !is_found {
+            return Ok(Ok(false));
+        }
+        if is_adapters(&session) {
+            return Ok(Err(PassedOver::of_adapter(id, ADAPTERS_OWN)));
+        }
+        if !dry_run {
             // Whoever writes to it remembers what was there: the lease keeps them from writing it again.
             let writer = self.write(id, claim).await?;
             let derived = self.derive(id).await?;
             self.inner.backend.rebuild(self.workspace(), derived.row, derived.marks).await?;
             writer.release().await?;
         }
-        Ok(is_found)
+        Ok(Ok(true))
     }
 
     /// Sessions in an order in which every branch comes after what it continues from.

@@ -748,6 +748,46 @@ async fn a_secret_goes_from_records_in_whatever_form_they_have() {
     assert_eq!(store.redact(&redactor, "again", &claim(), true).await.unwrap(), Redacted::default());
 }
 
+/// A tool prints JSON, a message holds what it printed, and perhaps another tool printed that message.
+#[test]
+fn a_secret_is_found_as_json_writes_it() {
+    let secret = "one \"two\"\n\\thrée/\u{1f511}";
+    let redactor = Redactor::literal(secret, INSTEAD).unwrap();
+    let mut text = secret.to_owned();
+    for depth in 0..=4 {
+        let around = format!("before {text} between {text}\\ after");
+        assert_eq!(redactor.clean(&around).unwrap(), format!("before {INSTEAD} between {INSTEAD}\\ after"), "{depth}");
+        let quoted = json!(text).to_string();
+        text = quoted[1..quoted.len() - 1].to_owned();
+    }
+    // As others write it: letters beyond ASCII, slashes and line feeds in other ways.
+    for form in [
+        r#"one \"two\"\n\\thr\u00e9e/\ud83d\udd11"#,
+        r#"one \u0022two\u0022\u000A\u005cthr\u00E9e\/\uD83D\uDD11"#,
+        r#"one \\\"two\\\"\\n\\\\thr\\u00e9e/\\ud83d\\udd11"#,
+    ] {
+        assert_eq!(redactor.clean(&format!("{{{form}}}")).as_deref(), Some("{[gone]}"), "{form}");
+    }
+    // In two depths at once.
+    let once = json!(secret).to_string();
+    let both = format!("{secret} {once} {}", json!(once));
+    assert_eq!(redactor.clean(&both).unwrap(), r#"[gone] "[gone]" "\"[gone]\"""#);
+    // What is put in its place is escaped as its surroundings are.
+    let quoting = Redactor::literal("a\nb", "\"x\"").unwrap();
+    let value = json!({ "key": "a\nb", "text": json!({ "inner": "a\nb" }).to_string() });
+    let clean: Value = serde_json::from_str(&quoting.clean(&value.to_string()).unwrap()).unwrap();
+    assert_eq!(clean, json!({ "key": "\"x\"", "text": json!({ "inner": "\"x\"" }).to_string() }));
+    // What looks like an escape and is none, or is another text, stays.
+    for other in ["C:\\new\\table", "\\u12", "\\ud83d alone", "\\", "one \\\"two\\\"", ""] {
+        assert_eq!(redactor.clean(other), None, "{other}");
+    }
+    // What is put in with what stands beside it does not make it anew.
+    let growing = Redactor::literal("ab", "b").unwrap();
+    assert_eq!(growing.clean("aaab").unwrap(), "b");
+    let endless = Redactor::literal("aabb", "bbbaaa").unwrap();
+    assert!(!endless.clean("aaabbb").unwrap().contains("aabb"));
+}
+
 #[tokio::test]
 async fn names_that_become_the_same_keep_their_values() {
     let scratch = Scratch::new();

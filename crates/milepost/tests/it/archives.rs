@@ -5,7 +5,7 @@ use milepost::store::{Options, Redactor, Store};
 use milepost::transfer::{BundleOptions, Ids, ImportOptions, copy_session, export_bundle};
 use milepost::{MessageQuery, Milepost, NewSession, Point, SessionId, SessionSummary};
 
-use crate::support::{Scratch, user};
+use crate::support::{Scratch, no_adapters, user};
 
 const SECRET: &str = "wombat-77";
 
@@ -66,7 +66,7 @@ async fn session(milepost: &Milepost, text: &str) -> SessionId {
 async fn redact(scratch: &Scratch, milepost: &Milepost, dry_run: bool) -> milepost::Erased {
     let options = &scratch.options.store;
     let open = async |url: &str| Store::open(url, options.clone()).await.map_err(|error| error.to_string());
-    milepost.redact(&redactor(), "it leaked", dry_run, open).await.unwrap()
+    milepost.redact(&redactor(), "it leaked", dry_run, open, no_adapters).await.unwrap()
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn an_archive_that_cannot_be_reached_is_named() {
     let id = session(&milepost, "it is wombat-77").await;
     archive.take(&milepost, id).await.unwrap();
     let open = async |_: &str| Err("the disk is in the cupboard".to_owned());
-    let erased = milepost.redact(&redactor(), "it leaked", false, open).await.unwrap();
+    let erased = milepost.redact(&redactor(), "it leaked", false, open, no_adapters).await.unwrap();
     let unreached: Vec<_> = erased.unreached().collect();
     assert_eq!(unreached.len(), 1);
     assert_eq!((&unreached[0].0.url, &unreached[0].0.sessions), (&archive.url, &vec![id]));

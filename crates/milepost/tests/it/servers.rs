@@ -7,7 +7,7 @@ use milepost::{
 };
 
 use crate::search::{check, check_around_and_times, check_scripts, fill};
-use crate::support::{assistant, user};
+use crate::support::{assistant, no_adapters, user};
 
 /// The server that a variable names; none when it is left out on purpose.
 fn server(variable: &str) -> Option<String> {
@@ -123,8 +123,8 @@ async fn a_secret_that_leaked_is_erased_on_every_store() {
         session.release().await.unwrap();
         let redactor = milepost.redactor(SECRET, "[gone]").unwrap();
         let nowhere = async |_: &str| Err("there is no archive".to_owned());
-        let found = milepost.redact(&redactor, "it leaked", true, nowhere).await.unwrap().here;
-        let done = milepost.redact(&redactor, "it leaked", false, nowhere).await.unwrap().here;
+        let found = milepost.redact(&redactor, "it leaked", true, nowhere, no_adapters).await.unwrap().here;
+        let done = milepost.redact(&redactor, "it leaked", false, nowhere, no_adapters).await.unwrap().here;
         assert_eq!((done.sessions.len(), done.checkpoints), (1, 1), "{name}: {done:?}");
         assert_eq!(done, found, "{name}: a dry run counts the same");
         milepost.close().await.unwrap();
@@ -141,7 +141,7 @@ async fn a_secret_that_leaked_is_erased_on_every_store() {
             let query = SearchQuery { substring, ..SearchQuery::new(text) };
             assert_eq!(milepost.search(&query).await.unwrap().hits.len(), hits, "{name}: {text}");
         }
-        assert!(milepost.redact(&redactor, "again", true, nowhere).await.unwrap().is_nothing(), "{name}");
+        assert!(milepost.redact(&redactor, "again", true, nowhere, no_adapters).await.unwrap().is_nothing(), "{name}");
         assert!(milepost.store().verify().await.unwrap().is_whole(), "{name}");
         milepost.close().await.unwrap();
     }
