@@ -88,7 +88,7 @@ class MilepostSaver(BaseCheckpointSaver[str]):
             store = milepost.open(store, workspace=workspace, key=key)
         self.store = store
         self.strict = strict
-        self._inner = _milepost.LangGraph(store._engine)
+        self._inner = _milepost.LangGraph(store._engine, WRITES_IDX_MAP)
 
     def __enter__(self) -> MilepostSaver:
         return self
@@ -210,11 +210,9 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Keeps a checkpoint; returns when it is durable."""
-        thread, namespace = _place(config)
-        if not self._put(None, config, thread, namespace, checkpoint, metadata, new_versions, self.strict):
-            # Someone changed the parent since it was seen: nothing of it can be referred to.
-            self._put(None, config, thread, namespace, checkpoint, metadata, new_versions, True)
-        return _config(thread, namespace, checkpoint["id"])
+        given = self._putting(config, checkpoint, metadata, new_versions)
+        # None when someone changed the parent since it was seen: nothing of it can be referred to.
+        return cast(RunnableConfig, self._inner.put(None, *given, self.strict) or self._inner.put(None, *given, True))
 
     async def aput(
         self,
@@ -224,70 +222,32 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """The same with an event loop."""
-        thread, namespace = _place(config)
-        loop = asyncio.get_running_loop()
-        if not await self._put(loop, config, thread, namespace, checkpoint, metadata, new_versions, self.strict):
-            await self._put(loop, config, thread, namespace, checkpoint, metadata, new_versions, True)
-        return _config(thread, namespace, checkpoint["id"])
+        loop, given = asyncio.get_running_loop(), self._putting(config, checkpoint, metadata, new_versions)
+        put = self._inner.put
+        return cast(RunnableConfig, await put(loop, *given, self.strict) or await put(loop, *given, True))
 
-    def _put(
+    def _putting(
         self,
-        loop: asyncio.AbstractEventLoop | None,
         config: RunnableConfig,
-        thread: str,
-        namespace: str,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
-        strict: bool,
-    ) -> Any:
-        skeleton: dict[str, Any] = {**checkpoint}
-        values = skeleton.pop("channel_values")
-        return self._inner.put(
-            loop,
-            self.serde.dumps_typed,
-            thread,
-            namespace,
-            get_checkpoint_id(config),
-            checkpoint["id"],
-            skeleton,
-            _to_json(get_checkpoint_metadata(config, metadata)).encode("utf-8", "ignore"),
-            values,
-            checkpoint.get("channel_versions") or {},
-            new_versions or {},
-            strict,
-        )
+    ) -> tuple[Any, ...]:
+        told = get_checkpoint_metadata(config, metadata)
+        return self.serde.dumps_typed, config, checkpoint, told, new_versions or None
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Keeps what a task wrote for the step after a checkpoint; returns when it is durable."""
-        self._put_writes(None, config, writes, task_id, task_path)
+        self._inner.put_writes(None, self.serde.dumps_typed, config, writes, task_id, task_path)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """The same with an event loop."""
-        await self._put_writes(asyncio.get_running_loop(), config, writes, task_id, task_path)
-
-    def _put_writes(
-        self,
-        loop: asyncio.AbstractEventLoop | None,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str,
-    ) -> Any:
-        return self._inner.put_writes(
-            loop,
-            self.serde.dumps_typed,
-            *_place(config),
-            str(config["configurable"]["checkpoint_id"]),
-            task_id,
-            task_path,
-            all(channel in WRITES_IDX_MAP for channel, _ in writes),
-            [(WRITES_IDX_MAP.get(channel, index), channel, value) for index, (channel, value) in enumerate(writes)],
-        )
+        loop = asyncio.get_running_loop()
+        await self._inner.put_writes(loop, self.serde.dumps_typed, config, writes, task_id, task_path)
 
     # Keeping house.
 

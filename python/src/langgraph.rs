@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use milepost_langgraph::{
     Found, FoundValue, Import, Listing, NewCheckpoint, NewValue, NewWrite, NewWrites, Part, Spot, ThreadKey, arrays,
 };
+use pyo3::exceptions::PyKeyError;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyMapping, PyString, PyTuple};
 use serde_json::Value;
 
 use crate::convert::to_json;
@@ -121,6 +123,77 @@ pub(crate) struct LangGraph {
     place: Arc<Place>,
     seen: All,
     forms: Arc<Forms>,
+    /// The places of writes to LangGraph's own channels.
+    places: Py<PyDict>,
+}
+
+/// Where a call is about: thread, namespace, and a checkpoint if one is named.
+fn about<'py>(config: &Bound<'py, PyAny>) -> PyResult<(String, String, Option<Bound<'py, PyAny>>)> {
+    let py = config.py();
+    let configurable = config.get_item(intern!(py, "configurable"))?;
+    let thread = configurable.get_item(intern!(py, "thread_id"))?.str()?.extract()?;
+    let get = |name: &Bound<'py, PyString>| configurable.call_method1(intern!(py, "get"), (name,));
+    let namespace = get(intern!(py, "checkpoint_ns"))?;
+    let namespace = if namespace.is_truthy()? { namespace.extract()? } else { String::new() };
+    Ok((thread, namespace, Some(get(intern!(py, "checkpoint_id"))?).filter(|id| !id.is_none())))
+}
+
+/// An object of JSON as text, when it has nothing in it that Python's encoder would write in a way of its own.
+fn plain_json(value: &Bound<'_, PyAny>, depth: usize, out: &mut Vec<u8>) -> Option<()> {
+    const MAX_DEPTH: usize = 16;
+    if depth > MAX_DEPTH {
+        return None;
+    }
+    let mut items = |all: &mut dyn Iterator<Item = Bound<'_, PyAny>>| {
+        out.push(b'[');
+        for (number, item) in all.enumerate() {
+            if number > 0 {
+                out.push(b',');
+            }
+            plain_json(&item, depth + 1, out)?;
+        }
+        out.push(b']');
+        Some(())
+    };
+    if let Ok(text) = value.cast_exact::<PyString>() {
+        serde_json::to_writer(out, text.to_str().ok()?).ok()
+    } else if value.is_none() {
+        out.extend_from_slice(b"null");
+        Some(())
+    } else if let Ok(truth) = value.cast_exact::<PyBool>() {
+        out.extend_from_slice(if truth.is_true() { b"true" } else { b"false" });
+        Some(())
+    } else if value.is_exact_instance_of::<PyInt>() {
+        serde_json::to_writer(out, &value.extract::<i64>().ok()?).ok()
+    } else if let Ok(list) = value.cast_exact::<PyList>() {
+        items(&mut list.iter())
+    } else if let Ok(tuple) = value.cast_exact::<PyTuple>() {
+        items(&mut tuple.iter())
+    } else if let Ok(dict) = value.cast_exact::<PyDict>() {
+        out.push(b'{');
+        for (number, (key, value)) in dict.iter().enumerate() {
+            if number > 0 {
+                out.push(b',');
+            }
+            serde_json::to_writer(&mut *out, key.cast_exact::<PyString>().ok()?.to_str().ok()?).ok()?;
+            out.push(b':');
+            plain_json(&value, depth + 1, out)?;
+        }
+        out.push(b'}');
+        Some(())
+    } else {
+        None
+    }
+}
+
+/// Metadata as JSON, as Python's encoder writes it; what is no text of Unicode is left out of it.
+fn metadata_json(metadata: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let mut out = Vec::new();
+    if plain_json(metadata, 0, &mut out).is_some() {
+        return Ok(out);
+    }
+    let encode = metadata.py().import("milepost.langgraph")?.getattr("_to_json")?;
+    encode.call1((metadata,))?.call_method1("encode", ("utf-8", "ignore"))?.extract()
 }
 
 /// What was seen last of a thread is taken out to be worked with: nobody holds the lock while objects are made or let go, since
@@ -318,8 +391,8 @@ fn tuple<'py>(
 #[pymethods]
 impl LangGraph {
     #[new]
-    fn new(engine: &Bound<'_, Engine>) -> Self {
-        Self { place: Arc::clone(&engine.get().place), seen: All::default(), forms: Arc::default() }
+    fn new(engine: &Bound<'_, Engine>, places: Py<PyDict>) -> Self {
+        Self { place: Arc::clone(&engine.get().place), seen: All::default(), forms: Arc::default(), places }
     }
 
     /// Forgets what was seen.
@@ -327,29 +400,37 @@ impl LangGraph {
         forget(&self.seen);
     }
 
-    /// Keeps a checkpoint, and tells whether it did: not when its parent is no longer what was seen. Then `strict` is needed.
+    /// Keeps a checkpoint, and gives the configuration that names it: none when its parent is no longer what was seen. Then
+    /// `strict` is needed.
     #[expect(clippy::too_many_arguments, reason = "each is one of the caller's own")]
     fn put<'py>(
         &self,
         py: Python<'py>,
         event_loop: Option<Bound<'py, PyAny>>,
         serializer: Bound<'py, PyAny>,
-        thread: String,
-        namespace: String,
-        parent: Option<String>,
-        id: String,
-        skeleton: Bound<'py, PyDict>,
-        metadata: Bound<'py, PyBytes>,
-        values: Bound<'py, PyDict>,
-        versions: Bound<'py, PyDict>,
-        new_versions: Bound<'py, PyDict>,
+        config: Bound<'py, PyAny>,
+        checkpoint: Bound<'py, PyMapping>,
+        metadata: Bound<'py, PyAny>,
+        new_versions: Option<Bound<'py, PyDict>>,
         strict: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let (thread, namespace, parent) = about(&config)?;
+        let parent: Option<String> = parent.map(|id| id.extract()).transpose()?;
+        let skeleton = PyDict::new(py);
+        skeleton.update(&checkpoint)?;
+        let values = checkpoint.get_item(intern!(py, "channel_values"))?.cast_into::<PyDict>()?;
+        skeleton.del_item(intern!(py, "channel_values"))?;
+        let id: String = checkpoint.get_item(intern!(py, "id"))?.extract()?;
+        let versions = match skeleton.get_item(intern!(py, "channel_versions"))? {
+            Some(versions) if versions.is_truthy()? => versions.cast_into::<PyDict>()?.copy()?,
+            _ => PyDict::new(py),
+        };
+        let new_versions = new_versions.unwrap_or_else(|| PyDict::new(py));
+        let metadata = metadata_json(&metadata)?;
         let name = (thread.clone(), namespace.clone());
         let mut new_values = Vec::with_capacity(values.len());
         // Taken out: what was seen is replaced by what is put, or forgotten when that fails.
         let mut seen = take(&self.seen, &name).filter(|seen| !strict && Some(&seen.checkpoint) == parent.as_ref());
-        let versions = versions.copy()?;
         let mut next = Seen {
             checkpoint: id.clone(),
             spot: None,
@@ -406,7 +487,6 @@ impl LangGraph {
             new_values.push((channel, new));
         }
         let skeleton = dumps(&serializer, &skeleton)?;
-        let metadata = metadata.as_bytes().to_vec();
         let key = ThreadKey::new(thread, namespace);
         let compared = seen.and_then(|seen| seen.spot);
         let new = NewCheckpoint { id, parent, compared, skeleton, metadata, values: new_values };
@@ -414,33 +494,49 @@ impl LangGraph {
         let seen = Arc::clone(&self.seen);
         let work = async move { Ok(place.saver().await?.put(&key, &new).await?) };
         run(py, event_loop.as_ref(), work, move |py, spot| {
-            if spot.is_some() {
-                remember(&seen, name, Seen { spot, ..next });
+            if spot.is_none() {
+                return Ok(py.None());
             }
-            Ok(spot.is_some().into_pyobject(py)?.to_owned().into_any().unbind())
+            let (config, configurable) = (PyDict::new(py), PyDict::new(py));
+            configurable.set_item(intern!(py, "thread_id"), &name.0)?;
+            configurable.set_item(intern!(py, "checkpoint_ns"), &name.1)?;
+            configurable.set_item(intern!(py, "checkpoint_id"), &next.checkpoint)?;
+            config.set_item(intern!(py, "configurable"), configurable)?;
+            remember(&seen, name, Seen { spot, ..next });
+            Ok(config.into_any().unbind())
         })
     }
 
-    /// Keeps the writes of a task: `(index, channel, value)` each.
+    /// Keeps the writes of a task: `(channel, value)` each.
     #[expect(clippy::too_many_arguments, reason = "each is one of the caller's own")]
     fn put_writes<'py>(
         &self,
         py: Python<'py>,
         event_loop: Option<Bound<'py, PyAny>>,
         serializer: Bound<'py, PyAny>,
-        thread: String,
-        namespace: String,
-        checkpoint: String,
+        config: Bound<'py, PyAny>,
+        writes: Bound<'py, PyAny>,
         task: String,
         path: String,
-        replace: bool,
-        writes: Vec<(i64, String, Bound<'py, PyAny>)>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut all = Vec::with_capacity(writes.len());
+        let (thread, namespace, checkpoint) = about(&config)?;
+        let checkpoint: String = match checkpoint {
+            Some(checkpoint) => checkpoint.str()?.extract()?,
+            None => return Err(PyKeyError::new_err("checkpoint_id")),
+        };
+        let mut all = Vec::new();
         let mut written = Written::default();
-        for (index, channel, value) in writes {
+        let places = self.places.bind(py);
+        // Those to LangGraph's own channels are replaced, if there are no others among them.
+        let mut replace = true;
+        for (index, write) in (0i64..).zip(writes.try_iter()?) {
+            let write = write?;
+            let (channel, value) = (write.get_item(0)?, write.get_item(1)?);
+            let place = places.get_item(&channel)?;
+            replace &= place.is_some();
+            let index = place.map_or(Ok(index), |place| place.extract())?;
             let (word, bytes) = written.dumps(&serializer, &value)?;
-            all.push(NewWrite { index, channel, word, bytes });
+            all.push(NewWrite { index, channel: channel.extract()?, word, bytes });
         }
         if !written.bytes.is_empty() {
             note(&self.seen, &(thread.clone(), namespace.clone()), &checkpoint, written);

@@ -8,6 +8,7 @@ import datetime
 import decimal
 import enum
 import gc
+import json
 import operator
 import os
 import subprocess
@@ -434,6 +435,10 @@ def test_values_that_never_change_are_not_serialised_again(leaf: Any) -> None:
     assert len(counted) == 1
 
 
+class Colour(str, enum.Enum):
+    RED = "red"
+
+
 class Redacted(TypedDict):
     messages: Annotated[list[Any], add_messages]
     facts: dict[str, Any]
@@ -504,6 +509,34 @@ def test_a_secret_that_leaked_is_erased_from_threads(tmp_path: Path, secret: str
         assert history[0].values["messages"][0].content == "it is [redacted] 0"
         assert history[0].values["messages"][1].tool_calls[0]["args"] == {"as": "[redacted]"}
         agent.invoke({"messages": [HumanMessage("go on")]}, config)
+
+
+def test_metadata_comes_back_as_pythons_json_would_have_it() -> None:
+    told = {
+        "plain": ["a\u0001\n\"\\é☃", (1, -(2**63)), {"deep": {"er": None}}, True, False],
+        "large": 2**80, "float": 0.1 + 0.2, "small": 5e-324, "never": [float("inf"), 1e16],
+        "keys": {1: "one", None: "none", True: "yes"}, "kind": Colour.RED,
+    }  # fmt: skip
+    for name, value in told.items():
+        with MilepostSaver("memory:") as saver:
+            kept = saver.put(THREAD, checkpoint({}, {}), {"source": "loop", name: value}, {})
+            assert kept["configurable"].keys() == {"thread_id", "checkpoint_ns", "checkpoint_id"}
+            assert shown(saver, kept)[2] == {"source": "loop", name: json.loads(json.dumps(value))}
+    # What is no text of Unicode cannot be stored in one.
+    with MilepostSaver("memory:") as saver:
+        saver.put(THREAD, checkpoint({}, {}), {"source": "a\ud800b"}, {})  # type: ignore[typeddict-item]
+        assert shown(saver)[2] == {"source": "ab"}
+        with pytest.raises(TypeError):
+            saver.put(THREAD, checkpoint({}, {}), {"source": object()}, {})  # type: ignore[typeddict-item]
+        # Writes as other sequences, and names of threads that are no text.
+        made = checkpoint({}, {})
+        number: Any = {"configurable": {"thread_id": 7, "checkpoint_ns": None}}
+        saver.put(number, made, {}, {})
+        number["configurable"]["checkpoint_id"] = made["id"]
+        saver.put_writes(number, collections.deque([["x", 1], ("__error__", "no")]), "task")  # type: ignore[arg-type]
+        assert sorted(shown(saver, {"configurable": {"thread_id": "7"}})[1]) == [("task", "__error__", "no"), ("task", "x", 1)]
+        with pytest.raises(KeyError, match="checkpoint_id"):
+            saver.put_writes(THREAD, [("x", 1)], "task")
 
 
 def test_a_channel_that_is_said_to_be_new_is_stored(saver: MilepostSaver) -> None:

@@ -195,7 +195,7 @@ impl Saver {
         }
         let mut making = Making::default();
         if base.fork.is_none() {
-            making.beside = view.sources.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
+            view.sources.iter().for_each(|(_, bytes)| making.beside.extend_from_slice(bytes));
         }
         let pending = if base.fork.is_none() { std::mem::take(&mut view.pending) } else { HashMap::new() };
         let mut plain = |name: &str, word: &str, bytes: &[u8]| {
@@ -538,7 +538,7 @@ impl Saver {
         let receipt = view.writer.append(append).await?;
         view.length = receipt.length;
         if is_newest {
-            let beside: Vec<u8> = record.beside().flatten().copied().collect();
+            let beside = record.beside().collect::<Vec<_>>().concat();
             view.sources.push((event, beside));
         }
         if let Some(strays) = strays {
