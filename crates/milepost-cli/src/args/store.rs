@@ -81,7 +81,8 @@ pub enum RulesName {
 
 #[derive(Debug, ClapArgs)]
 pub struct Redact {
-    /// The secret; read from the input when it is - or left out, so that it is in no history of a shell
+    /// The secret; read from the input when it is - or left out, so that it is in no history of a shell. It is also found
+    /// where JSON escapes it; in base64, or with percent signs, it is another text
     pub secret: Option<String>,
     /// Find secrets by the rules in force instead: the built-in ones and the configuration's
     #[arg(long, conflicts_with = "secret")]

@@ -426,7 +426,18 @@ impl Codec {
         Ok(plain)
     }
 
-    /// Decodes an entry whose checksum was checked. `blob` is the first of its refs, when the payload is there.
+    /// What an entry says whose checksum was checked; none when it was erased. `blob` is the first of its refs, when the payload
+    /// is there.
+    pub fn body(&self, at: Position, entry: &StoredEntry, blob: Option<&[u8]>) -> Result<Option<Body>> {
+        let (plain, _) = self.plain(at, entry, blob)?;
+        let Some(plain) = plain else { return Ok(None) };
+        if is_blob(entry) {
+            self.check_blob(at, entry, &self.commitment(&plain))?;
+        }
+        self.said(at, entry, &plain).map(Some)
+    }
+
+    /// The same with the commitments, which take as long again.
     pub fn decode(&self, at: Position, entry: &StoredEntry, blob: Option<&[u8]>) -> Result<Decoded> {
         let (plain, original) = self.plain(at, entry, blob)?;
         let Some(plain) = plain else {
@@ -434,19 +445,28 @@ impl Codec {
             return Ok(Decoded { body: None, commitment, replacement: None });
         };
         let found = self.commitment(&plain);
-        // The entry's checksum covers the blob's name, and the name its content.
-        if is_blob(entry) && entry.refs.first() != Some(&self.blob_id(&found)) {
-            return Err(Error::corrupt(
-                format!("the blob of {} {at}", entry.kind.as_str()),
-                "its content does not fit its name",
-            ));
-        }
-        let body = body::from_plain(entry.kind, &plain)
-            .map_err(|error| Error::corrupt(format!("{} {at}", entry.kind.as_str()), error.to_string()))?;
+        self.check_blob(at, entry, &found)?;
+        let body = self.said(at, entry, &plain)?;
         Ok(match original {
             Some(commitment) => Decoded { body: Some(body), commitment, replacement: Some(found) },
             None => Decoded { body: Some(body), commitment: found, replacement: None },
         })
+    }
+
+    fn said(&self, at: Position, entry: &StoredEntry, plain: &[u8]) -> Result<Body> {
+        body::from_plain(entry.kind, plain)
+            .map_err(|error| Error::corrupt(format!("{} {at}", entry.kind.as_str()), error.to_string()))
+    }
+
+    /// The entry's checksum covers the blob's name, and the name its content.
+    fn check_blob(&self, at: Position, entry: &StoredEntry, found: &Hash) -> Result<()> {
+        match is_blob(entry) && entry.refs.first() != Some(&self.blob_id(found)) {
+            true => Err(Error::corrupt(
+                format!("the blob of {} {at}", entry.kind.as_str()),
+                "its content does not fit its name",
+            )),
+            false => Ok(()),
+        }
     }
 
     /// The commitment the chain was made with and the one of what replaces it, without reading what the entry says.

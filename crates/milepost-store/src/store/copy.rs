@@ -6,7 +6,7 @@ use milepost_model::{Entry, Position, Seq, SessionId, State, TimelineId};
 use super::Store;
 use super::read::decode_keyframe;
 use crate::backend::{BlobId, MAIN_HEAD, Range};
-use crate::codec::{self, Decoded};
+use crate::codec;
 use crate::error::{Error, Result};
 
 /// A timeline, or its beginning, as it is read out.
@@ -94,7 +94,7 @@ impl Store {
                 return Err(Error::corrupt(format!("timeline {}", line.id), format!("entry {expected} is missing")));
             }
             codec::check(at, entry)?;
-            let Decoded { body, .. } = codec.decode(at, entry, page.payload(entry))?;
+            let body = codec.body(at, entry, page.payload(entry))?;
             let refs = entry.refs.iter().skip(usize::from(codec::is_blob(entry))).copied().collect();
             let whole = match frames.iter().any(|(at, pinned)| at == seq && *pinned) {
                 true => self.inner.backend.keyframe(self.workspace(), at).await?.filter(|frame| frame.at == at),

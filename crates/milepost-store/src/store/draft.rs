@@ -471,8 +471,8 @@ impl SessionWriter {
                 if entry.kind == EntryKind::State {
                     let at = Position { timeline, seq: Seq(draft.first.0 + number as u64) };
                     let blob = entry.refs.first().and_then(|id| draft.blobs.iter().find(|blob| blob.id == *id));
-                    let decoded = self.codec.decode(at, entry, blob.map(|blob| blob.bytes.as_slice()))?;
-                    if let Some(Body::State(delta)) = decoded.body {
+                    let body = self.codec.body(at, entry, blob.map(|blob| blob.bytes.as_slice()))?;
+                    if let Some(Body::State(delta)) = body {
                         state.state.apply(&delta)?;
                     }
                 }

@@ -184,7 +184,7 @@ impl Store {
         let (_, entry) = page.entries.first().ok_or_else(|| lost("its entry is missing"))?;
         codec::check(row.at, entry)?;
         self.check_signature(row.at, entry)?;
-        match codec.decode(row.at, entry, page.payload(entry))?.body {
+        match codec.body(row.at, entry, page.payload(entry))? {
             Some(Body::Mark(checkpoint)) if checkpoint.id == row.id => {
                 Ok(Mark { at: row.at, session, time: entry.time, checkpoint, trashed: row.trashed })
             }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::Store;
 use super::fold;
 use crate::backend::{Keyframe, Kinds, MarkFilter, Order, Range};
-use crate::codec::{self, Codec, Decoded};
+use crate::codec::{self, Codec};
 use crate::error::{Error, Result};
 
 /// A part of a lineage: entries of one timeline.
@@ -215,10 +215,10 @@ impl Store {
         while let Some(page) = pages.next().await? {
             for (seq, entry) in &page.entries {
                 let at = Position { timeline, seq: *seq };
-                let decoded = codec::check(at, entry).and_then(|()| codec.decode(at, entry, page.payload(entry)));
+                let decoded = codec::check(at, entry).and_then(|()| codec.body(at, entry, page.payload(entry)));
                 let is_said = entry.kind == EntryKind::Message;
                 let (body, is_lost) = match decoded {
-                    Ok(decoded) => (decoded.body, false),
+                    Ok(body) => (body, false),
                     Err(error) if error.is_damage() && (is_said || entry.kind == EntryKind::State) => {
                         (None, is_said && entry.channel.is_none())
                     }
@@ -243,7 +243,7 @@ impl Store {
             for (seq, entry) in &page.entries {
                 let at = Position { timeline, seq: *seq };
                 codec::check(at, entry)?;
-                let Decoded { body, .. } = codec.decode(at, entry, page.payload(entry))?;
+                let body = codec.body(at, entry, page.payload(entry))?;
                 f(Entry { at, time: entry.time, kind: entry.kind, body })?;
             }
         }
@@ -327,7 +327,7 @@ impl Store {
                 let at = Position { timeline: part.timeline, seq: *seq };
                 let payload = page.payload(entry);
                 codec::check(at, entry)?;
-                match codec.decode(at, entry, payload)?.body {
+                match codec.body(at, entry, payload)? {
                     Some(Body::State(delta)) => {
                         distance.deltas += 1;
                         distance.bytes += (entry.body.len() + payload.map_or(0, <[u8]>::len)) as u64;
