@@ -81,8 +81,9 @@ pub enum RulesName {
 
 #[derive(Debug, ClapArgs)]
 pub struct Redact {
-    /// The secret; read from the input when it is - or left out, so that it is in no history of a shell. It is also found
-    /// where JSON escapes it; in base64, or with percent signs, it is another text
+    /// The secret; read from the input when it is - or left out, so that it is in no history of a shell
+    ///
+    /// It is also found where JSON escapes it. In base64, or with percent signs, it is another text: erase that as well.
     pub secret: Option<String>,
     /// Find secrets by the rules in force instead: the built-in ones and the configuration's
     #[arg(long, conflicts_with = "secret")]
