@@ -331,6 +331,30 @@ async fn a_limit_in_the_middle_of_a_call_is_waited_for_and_the_tool_is_called_on
     assert_eq!(gate.passed(), 0);
 }
 
+/// Whoever may not call has called nothing. What says neither yes nor no leaves it open, and nobody waits for more of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_are_none_end_a_call() {
+    let server = served(true).await;
+    for refused in ["401 Unauthorized\r\nWWW-Authenticate: Bearer", "403 Forbidden"] {
+        let gate = Gate::before(&server, &[refused]).await;
+        let (_, end, _) = call(&gate.server(), "echo", json!({"text": "hi"}), json!({})).await;
+        let wanted = format!("the server answered with status {}", &refused[..3]);
+        assert!(matches!(&end, End::Paused { why, .. } if *why == wanted), "{refused}: {end:?}");
+    }
+    let json = "Content-Type: application/json";
+    for odd in ["400 Bad Request", "404 Not Found", "302 Found", "200 OK", &format!("200 OK\r\n{json}"), "202 Accepted"]
+    {
+        let gate = Gate::before(&server, &[odd.to_owned().leak()]).await;
+        let more = json!({"node": {"timeout": "5s"}});
+        let (scene, end, _) = call(&gate.server(), "echo", json!({"text": "hi"}), more).await;
+        assert!(matches!(&end, End::Uncertain { .. }), "{odd}: {end:?}");
+        let id = scene.engine().await.sessions(&Default::default()).await.unwrap().sessions[0].id;
+        let why = scene.section(id, "execution").await["nodes"]["a"]["error"].clone();
+        let is_timeout = why.as_str().unwrap().contains("5 s") || why.as_str().unwrap().contains("timeout");
+        assert_eq!(is_timeout, odd.starts_with("202"), "{odd}: {why}: only an answer that was promised is waited for");
+    }
+}
+
 /// So it is in the middle of an agent's loop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_in_the_middle_of_an_agents_call_is_waited_for() {

@@ -290,7 +290,7 @@ fn refused(error: &Cause, now: Timestamp) -> Option<(Failed, bool)> {
         Some(until) => Failed::Limited { until, why },
         None => Failed::Transient(why),
     };
-    Some((failed, matches!(status.status, 429 | 503)))
+    Some((failed, matches!(status.status, 401 | 403 | 429 | 503)))
 }
 
 fn over_http(
