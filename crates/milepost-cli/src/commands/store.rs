@@ -306,11 +306,14 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<ExitCode> {
     waiting.end();
     if !args.dry_run {
         if !found.is_nothing() {
-            let (entries, sessions) = found
-                .places()
-                .fold((0, 0), |(entries, sessions), (_, one)| (entries + one.entries, sessions + one.sessions.len()));
-            let question =
-                format!("Erase it from {} of {} for good?", so_many(entries, "entry"), so_many(sessions, "session"));
+            let count = |of: fn(&Redacted) -> u64| found.places().map(|(_, one)| of(one)).sum::<u64>();
+            let question = format!(
+                "Erase it from {}, {} and {} of {} for good?",
+                so_many(count(|one| one.entries), "entry"),
+                so_many(count(|one| one.checkpoints), "checkpoint"),
+                so_many(count(|one| one.records), "record"),
+                so_many(count(|one| one.sessions.len() as u64), "session")
+            );
             app.confirm(&question, args.yes).await?;
         }
         // Also where nothing is found: what an earlier one left behind is deleted.
