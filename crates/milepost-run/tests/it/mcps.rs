@@ -135,6 +135,19 @@ async fn what_a_tool_gives_is_limited() {
         assert!(node["error"].as_str().unwrap().contains("MAX_MESSAGE_BYTES"), "{server}: {node}");
         assert!(matches!(scene.resume(id).await, End::Uncertain { .. }));
     }
+    // Only that call: over HTTP the server can be asked again.
+    for server in [served(false).await, served(true).await] {
+        let scene = Scene::new();
+        let engine = scene.engine().await;
+        let script = "replies:\n  - calls: [{name: big, input: {bytes: 40000000}}]\n  - calls: [{name: echo, input: {text: hi}}]\n  - {text: done}\n";
+        let tools = json!([{"mcp": server, "idempotent": true}]);
+        let text = json!({"nodes": {"a": {"action": "agent", "with": {"prompt": "go", "tools": tools}}}}).to_string();
+        let (id, end) = scene.scripted(&engine, script).start(&graph(&text), NewSession::default()).await.unwrap();
+        completed(&end);
+        let said = scene.said(id, "a").await;
+        assert!(said[2].text().contains("MAX_MESSAGE_BYTES"), "{}", said[2].text());
+        assert!(said[4].text().contains("\\\"said\\\":\\\"hi\\\""), "{}", said[4].text());
+    }
 }
 
 fn is_alive(pid: &str) -> bool {

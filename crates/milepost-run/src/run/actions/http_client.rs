@@ -1,23 +1,24 @@
 //! How MCP's messages go over HTTP, within a limit: what a server says at once, in an event or in one body, is read no further
-//! than that. The SDK's own client reads a body whole, however long it is.
+//! than that, and whoever asked is answered with an error that says so. The SDK's own client reads a body whole, however long
+//! it is, and does not say why it ends the events.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::StreamExt;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::{RequestBuilder, Response, StatusCode};
-use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ErrorData, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::common::client_side_sse::BoxedSseResponse;
 use rmcp::transport::common::http_header::{
     EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE,
 };
 use rmcp::transport::streamable_http_client::{
-    HttpStatusError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+    AuthRequiredError, HttpStatusError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
-use sse_stream::SseStream;
-use tokio::sync::Semaphore;
+use sse_stream::{Sse, SseStream};
 
 type Failed = StreamableHttpError<reqwest::Error>;
 type Headers = HashMap<HeaderName, HeaderValue>;
@@ -25,40 +26,21 @@ type Headers = HashMap<HeaderName, HeaderValue>;
 /// So much is read of what a server says of a refusal (64 KiB).
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
-/// Whether a server said more at once than it may. The SDK may wait for an answer for ever that is not read to its end: whoever
-/// waits for one waits for this, too.
-pub(super) struct Passed(Semaphore);
-
-impl Default for Passed {
-    fn default() -> Self {
-        Self(Semaphore::new(0))
-    }
-}
-
-impl Passed {
-    /// Notes it; and an error for whoever was reading.
-    pub fn note(&self) -> std::io::Error {
-        self.0.close();
-        std::io::Error::other("the server says too much at once")
-    }
-
-    /// Waits until it is so.
-    pub async fn wait(&self) {
-        // There is nothing to be had: this ends when it is closed.
-        let _ = self.0.acquire().await;
-    }
-}
-
-/// A client that notes when a server said more at once than it may.
+/// A client that reads within a limit.
 #[derive(Clone)]
 pub(super) struct HttpClient {
-    pub client: reqwest::Client,
+    client: reqwest::Client,
     /// The most that is read at once.
-    pub most: usize,
-    pub passed: Arc<Passed>,
+    most: usize,
+    /// An event that nobody asked for was longer: no more of them are listened to.
+    is_deaf: Arc<AtomicBool>,
 }
 
 impl HttpClient {
+    pub fn new(client: reqwest::Client, most: usize) -> Self {
+        Self { client, most, is_deaf: Arc::default() }
+    }
+
     fn request(
         request: RequestBuilder,
         session: Option<&str>,
@@ -85,29 +67,59 @@ impl HttpClient {
         Ok(request)
     }
 
-    /// A body, within the limit.
-    async fn body(&self, response: Response) -> Result<Vec<u8>, Failed> {
-        let mut body = Vec::new();
-        let mut parts = response.bytes_stream();
-        while let Some(part) = parts.next().await {
-            let part = part.map_err(StreamableHttpError::Client)?;
-            if body.len() + part.len() > self.most {
-                return Err(self.passed.note().into());
-            }
-            body.extend_from_slice(&part);
-        }
-        Ok(body)
+    /// The answer to a request whose own is too long.
+    fn too_long(&self, id: RequestId) -> ServerJsonRpcMessage {
+        let why = format!("it said more at once than MAX_MESSAGE_BYTES, {}", self.most);
+        ServerJsonRpcMessage::error(ErrorData::internal_error(why, None), Some(id))
     }
 
-    /// The events of an answer, each within the limit.
-    fn events(&self, response: Response) -> BoxedSseResponse {
-        let (mut size, most, passed) = (EventSize::default(), self.most, Arc::clone(&self.passed));
+    /// The events of an answer, each within the limit. One that is longer is the last, and answers the request.
+    fn events(&self, response: Response, asked: Option<RequestId>) -> BoxedSseResponse {
+        let (mut size, most, passed) = (EventSize::default(), self.most, Arc::new(AtomicBool::new(false)));
+        let note = Arc::clone(&passed);
         let parts = response.bytes_stream().map(move |part| {
             let part = part.map_err(std::io::Error::other)?;
-            if size.after(&part) > most { Err(passed.note()) } else { Ok(part) }
+            if size.after(&part) <= most {
+                return Ok(part);
+            }
+            note.store(true, Ordering::Relaxed);
+            Err(std::io::Error::other("an event is too long"))
         });
-        SseStream::from_bytes_stream(parts).boxed()
+        let answer = asked.map(|id| serde_json::to_string(&self.too_long(id)).unwrap_or_default());
+        let is_deaf = Arc::clone(&self.is_deaf);
+        let within = SseStream::from_bytes_stream(parts).scan(false, move |is_over, event| {
+            let was_over = *is_over;
+            let event = match event {
+                Err(error) if passed.load(Ordering::Relaxed) => {
+                    *is_over = true;
+                    match answer.clone() {
+                        Some(data) => Ok(Sse { data: Some(data), ..Sse::default() }),
+                        None => {
+                            is_deaf.store(true, Ordering::Relaxed);
+                            Err(error)
+                        }
+                    }
+                }
+                event => event,
+            };
+            std::future::ready((!was_over).then_some(event))
+        });
+        within.boxed()
     }
+}
+
+/// A body; none when it is longer than the limit.
+async fn body(response: Response, most: usize) -> Result<Option<Vec<u8>>, Failed> {
+    let mut body = Vec::new();
+    let mut parts = response.bytes_stream();
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(StreamableHttpError::Client)?;
+        if body.len() + part.len() > most {
+            return Ok(None);
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(Some(body))
 }
 
 /// How long an event is so far. An empty line ends it; a line ends with a line feed, a carriage return, or both.
@@ -191,13 +203,16 @@ impl StreamableHttpClient for HttpClient {
         headers: Headers,
     ) -> Result<StreamableHttpPostResponse, Failed> {
         let request = Self::request(self.client.post(&*uri), session.as_deref(), token, headers)?;
-        let body = serde_json::to_vec(&message)?;
-        let response = request.header(CONTENT_TYPE, JSON_MIME_TYPE).body(body).send().await;
+        let said = serde_json::to_vec(&message)?;
+        let response = request.header(CONTENT_TYPE, JSON_MIME_TYPE).body(said).send().await;
         let response = response.map_err(StreamableHttpError::Client)?;
         let status = response.status();
         let is_json = is_of(&response, JSON_MIME_TYPE);
         // Whether the server owes an answer.
-        let is_request = matches!(message, ClientJsonRpcMessage::Request(_));
+        let asked = match &message {
+            ClientJsonRpcMessage::Request(request) => Some(request.id.clone()),
+            _ => None,
+        };
         let id = response.headers().get(HEADER_SESSION_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
         if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
             return Ok(StreamableHttpPostResponse::Accepted);
@@ -211,9 +226,8 @@ impl StreamableHttpClient for HttpClient {
                 Some(refused) if !(status.is_server_error() && is_json) => return Err(refused),
                 refused => refused,
             };
-            let short = Self { most: MAX_REFUSAL_BYTES, passed: Arc::default(), ..self.clone() };
             // What cannot be read, or is too long, says nothing.
-            let body = short.body(response).await.unwrap_or_default();
+            let body = body(response, MAX_REFUSAL_BYTES).await.ok().flatten().unwrap_or_default();
             let said = serde_json::from_slice::<ServerJsonRpcMessage>(&body).ok();
             let discovery = refused_discovery(&message, status, said.as_ref()).filter(|_| session.is_none());
             if let Some(told) = discovery {
@@ -230,20 +244,21 @@ impl StreamableHttpClient for HttpClient {
             };
         }
         if is_of(&response, EVENT_STREAM_MIME_TYPE) {
-            return Ok(StreamableHttpPostResponse::Sse(self.events(response), id));
+            return Ok(StreamableHttpPostResponse::Sse(self.events(response, asked), id));
         }
         // Some say nothing with a status that promises something.
-        if !is_request && response.content_length() == Some(0) {
+        if asked.is_none() && response.content_length() == Some(0) {
             return Ok(StreamableHttpPostResponse::Accepted);
         }
         if !is_json {
             return Err(content_type(&response));
         }
-        let body = self.body(response).await?;
-        match serde_json::from_slice(&body) {
-            Ok(answer) => Ok(StreamableHttpPostResponse::Json(answer, id)),
-            Err(_) if !is_request => Ok(StreamableHttpPostResponse::Accepted),
-            Err(error) => Err(error.into()),
+        let answer = body(response, self.most).await?.map(|body| serde_json::from_slice(&body));
+        match (answer, asked) {
+            (Some(Ok(answer)), _) => Ok(StreamableHttpPostResponse::Json(answer, id)),
+            (_, None) => Ok(StreamableHttpPostResponse::Accepted),
+            (Some(Err(error)), _) => Err(error.into()),
+            (None, Some(asked)) => Ok(StreamableHttpPostResponse::Json(self.too_long(asked), id)),
         }
     }
 
@@ -282,6 +297,10 @@ impl StreamableHttpClient for HttpClient {
         token: Option<String>,
         headers: Headers,
     ) -> Result<BoxedSseResponse, Failed> {
+        // The SDK comes again after whatever else is said.
+        if self.is_deaf.load(Ordering::Relaxed) {
+            return Err(StreamableHttpError::ServerDoesNotSupportSse);
+        }
         let mut request = Self::request(self.client.get(&*uri), session.as_deref(), token, headers)?;
         if let Some(last) = last {
             request = request.header(HEADER_LAST_EVENT_ID, last);
@@ -290,12 +309,16 @@ impl StreamableHttpClient for HttpClient {
         if response.status() == StatusCode::METHOD_NOT_ALLOWED {
             return Err(StreamableHttpError::ServerDoesNotSupportSse);
         }
+        if matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            let said = response.headers().get(WWW_AUTHENTICATE).and_then(|said| said.to_str().ok());
+            return Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(said.unwrap_or_default().to_owned())));
+        }
         if let Some(refused) = by_status(&response) {
             return Err(refused);
         }
         let response = response.error_for_status().map_err(StreamableHttpError::Client)?;
         match is_of(&response, EVENT_STREAM_MIME_TYPE) {
-            true => Ok(self.events(response)),
+            true => Ok(self.events(response, None)),
             false => Err(content_type(&response)),
         }
     }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -27,7 +28,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::timeout;
 
 use super::group::{Group, confine};
-use super::http_client::{HttpClient, Passed};
+use super::http_client::HttpClient;
 use super::tools::shorten;
 use super::{env_headers, pairs, text, texts};
 use crate::graph::limits::MAX_TOOLS;
@@ -51,7 +52,7 @@ const KEY: &str = "milepost/idempotency-key";
 struct Limited<R> {
     inner: R,
     line: usize,
-    passed: Arc<Passed>,
+    passed: Arc<AtomicBool>,
 }
 
 impl<R: AsyncRead + Unpin> AsyncRead for Limited<R> {
@@ -69,7 +70,8 @@ impl<R: AsyncRead + Unpin> AsyncRead for Limited<R> {
                     None => self.line + new.len(),
                 };
                 if self.line > MAX_MESSAGE_BYTES {
-                    return Poll::Ready(Err(self.passed.note()));
+                    self.passed.store(true, Ordering::Relaxed);
+                    return Poll::Ready(Err(io::Error::other("a line is too long")));
                 }
                 Poll::Ready(Ok(()))
             }
@@ -115,7 +117,7 @@ impl Complaints {
 /// A server that can be asked.
 pub(super) struct Server {
     service: RunningService<RoleClient, ()>,
-    passed: Arc<Passed>,
+    passed: Arc<AtomicBool>,
     program: Option<(Child, Group)>,
     limit: usize,
     source: Source,
@@ -126,11 +128,11 @@ impl Server {
     pub async fn open(parameters: &Value, step: &Step) -> Result<Self, Failed> {
         let limit = parameters.get("max_output_bytes").and_then(Value::as_u64).unwrap_or(MAX_OUTPUT_BYTES);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let passed = Arc::<Passed>::default();
+        let passed = Arc::<AtomicBool>::default();
         let greeting = Duration::from_millis(GREETING_MS);
         let silent = || format!("the server did not greet within GREETING_MS, {GREETING_MS} ms");
         if let Some(url) = text(parameters, "url") {
-            let transport = over_http(url, parameters, step, Arc::clone(&passed))?;
+            let transport = over_http(url, parameters, step)?;
             let service = timeout(greeting, ().serve(transport)).await.map_err(|_| Failed::Transient(silent()))?;
             let source = step.parts.engine.source().clone();
             let service = service.map_err(|error| match refused(&error, source.now()) {
@@ -170,11 +172,7 @@ impl Server {
 
     /// Its tools, as a model is told.
     pub async fn tools(&self) -> Result<Vec<Tool>, Failed> {
-        let listed = tokio::select! {
-            biased;
-            () = self.passed.wait() => return Err(Failed::Fatal(too_much())),
-            listed = timeout(Duration::from_millis(GREETING_MS), self.service.list_all_tools()) => listed,
-        };
+        let listed = timeout(Duration::from_millis(GREETING_MS), self.service.list_all_tools()).await;
         let listed = listed.map_err(|_| Failed::Transient("the server does not list its tools".to_owned()))?;
         let listed = listed.map_err(|error| match self.failed(&error) {
             // Nothing was to happen.
@@ -195,18 +193,16 @@ impl Server {
         let mut call = CallToolRequestParams::new(tool.to_owned());
         call.arguments = Some(arguments);
         call.meta = Some(RequestMetaObject(MetaObject(Map::from_iter([(KEY.to_owned(), key.into())]))));
-        let result = tokio::select! {
-            biased;
-            () = self.passed.wait() => {
-                // The tool has run: it is its answer that is too long.
-                return Err(Failed::AfterEffect(Box::new(After { why: too_much(), is_final: true, ..After::default() })));
-            }
-            result = self.service.call_tool(call) => result.map_err(|error| self.failed(&error))?,
-        };
+        let result = self.service.call_tool(call).await.map_err(|error| self.failed(&error))?;
         given(&result, self.limit)
     }
 
     fn failed(&self, error: &ServiceError) -> Failed {
+        if self.passed.load(Ordering::Relaxed) {
+            let why = format!("the server said more at once than MAX_MESSAGE_BYTES, {MAX_MESSAGE_BYTES}");
+            // The tool has run: it is its answer that is too long.
+            return Failed::AfterEffect(Box::new(After { why, is_final: true, ..After::default() }));
+        }
         match error {
             ServiceError::McpError(error) => {
                 let said = shorten(&error.message.as_ref().into(), 600);
@@ -241,10 +237,6 @@ impl Server {
             let _ = timeout(grace, child.wait()).await;
         }
     }
-}
-
-fn too_much() -> String {
-    format!("the server said more at once than MAX_MESSAGE_BYTES, {MAX_MESSAGE_BYTES}")
 }
 
 type Cause = dyn std::error::Error + 'static;
@@ -293,12 +285,7 @@ fn refused(error: &Cause, now: Timestamp) -> Option<(Failed, bool)> {
     Some((failed, matches!(status.status, 401 | 403 | 429 | 503)))
 }
 
-fn over_http(
-    url: &str,
-    parameters: &Value,
-    step: &Step,
-    passed: Arc<Passed>,
-) -> Result<StreamableHttpClientTransport<HttpClient>, Failed> {
+fn over_http(url: &str, parameters: &Value, step: &Step) -> Result<StreamableHttpClientTransport<HttpClient>, Failed> {
     let wrong = |what: &str, why: String| Failed::Fatal(format!("{what}: {why}"));
     let url = reqwest::Url::parse(url).map_err(|error| wrong("the url", error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -318,8 +305,7 @@ fn over_http(
     let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
         .custom_headers(headers)
         .reinit_on_expired_session(false);
-    let client = HttpClient { client, most: MAX_MESSAGE_BYTES, passed };
-    Ok(StreamableHttpClientTransport::with_client(client, config))
+    Ok(StreamableHttpClientTransport::with_client(HttpClient::new(client, MAX_MESSAGE_BYTES), config))
 }
 
 /// What a tool gave, within a limit.
