@@ -230,7 +230,15 @@ impl Saver {
         marks: Vec<Marked>,
         change: &Change<'_>,
     ) -> Result<SessionWriter> {
-        let patch = patch_of(&source.writer.session().await, key).with(BUILDING, Value::Bool(true));
+        let mut patch = patch_of(&source.writer.session().await, key);
+        if let Some(redactor) = change.redactor {
+            // By the others the thread is found.
+            let own = ["langgraph", "task", "stage"];
+            for (_, value) in patch.0.iter_mut().filter(|(name, _)| !own.contains(&name.as_str())) {
+                redactor.clean_value(value);
+            }
+        }
+        let patch = patch.with(BUILDING, Value::Bool(true));
         let writer = self.store.create(NewSession { id: None, patch }, &Claim::new(HOLDER)).await?;
         let id = writer.id();
         // Under a name that nobody else uses, until it is whole.

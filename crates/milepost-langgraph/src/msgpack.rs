@@ -1,13 +1,15 @@
 //! As much of MessagePack as the adapter needs: where the items of an array begin, and what a message says. What LangGraph's
 //! serializer wrote is never written anew: items are cut out of arrays and put into arrays as they are.
 
+use std::collections::HashSet;
+
 use milepost_model::{Block, Content, Message, Role};
 use milepost_store::Redactor;
 use serde_json::{Map, Value};
 
 /// Deeper values are not looked into.
 const MAX_DEPTH: usize = 64;
-/// Nor are these, but as bytes, when something is to be taken out of them.
+/// Out of deeper ones nothing is taken.
 const MAX_CLEAN_DEPTH: usize = 256;
 
 struct Reader<'a> {
@@ -230,17 +232,18 @@ pub(crate) fn array<'a>(count: usize, items: impl Iterator<Item = &'a [u8]>) -> 
     out
 }
 
-/// A value without what `redactor` finds in its texts, names and numbers; none when it has none of it. What is no MessagePack
-/// is looked through as any bytes are.
-pub(crate) fn clean(bytes: &[u8], redactor: &Redactor) -> Option<Vec<u8>> {
+/// A value without what `redactor` finds in its texts, names and numbers; none when it has none of it. An error when it is
+/// there, but in what cannot be read: too deep, or no MessagePack.
+pub(crate) fn clean(bytes: &[u8], redactor: &Redactor) -> Result<Option<Vec<u8>>, String> {
     clean_at(bytes, redactor, 0)
 }
 
-fn clean_at(bytes: &[u8], redactor: &Redactor, depth: usize) -> Option<Vec<u8>> {
+fn clean_at(bytes: &[u8], redactor: &Redactor, depth: usize) -> Result<Option<Vec<u8>>, String> {
     let mut cleaner = Cleaner { reader: Reader { bytes, at: 0 }, out: Vec::with_capacity(bytes.len()), redactor };
     match cleaner.value(depth) {
-        Some(is_found) if cleaner.reader.at == bytes.len() => is_found.then_some(cleaner.out),
-        _ => redactor.clean_bytes(bytes),
+        Some(is_found) if cleaner.reader.at == bytes.len() => Ok(is_found.then_some(cleaner.out)),
+        _ if redactor.clean_bytes(bytes).is_none() => Ok(None),
+        _ => Err("a value holds it that is too deep, or not of the serializer's form".to_owned()),
     }
 }
 
@@ -261,13 +264,16 @@ impl Cleaner<'_, '_> {
         let seen = self.reader.next()?;
         let written = self.reader.bytes.get(from..self.reader.at)?;
         let count = match seen {
-            Seen::Text(text) => return Some(self.text(text, written)),
-            Seen::Ext(kind, inner) => return Some(self.ext(kind, inner, written, depth)),
-            Seen::Other(Value::Number(number)) => return Some(self.text(&number.to_string(), written)),
+            Seen::Text(text) => return Some(self.text(text, written, None)),
+            Seen::Ext(kind, inner) => return self.ext(kind, inner, written, depth),
+            Seen::Other(Value::Number(number)) => return Some(self.text(&number.to_string(), written, None)),
             Seen::Other(_) if matches!(written.first(), Some(0xc4..=0xc6)) => return Some(self.bytes(written)),
             Seen::Other(_) => 0,
             Seen::Array(count) => count,
-            Seen::Map(count) => count.checked_mul(2)?,
+            Seen::Map(count) => {
+                self.out.extend_from_slice(written);
+                return self.map(count, depth);
+            }
         };
         self.out.extend_from_slice(written);
         let mut is_found = false;
@@ -277,8 +283,38 @@ impl Cleaner<'_, '_> {
         Some(is_found)
     }
 
-    fn text(&mut self, text: &str, written: &[u8]) -> bool {
-        let clean = self.redactor.clean(text);
+    /// The names and values of a map. Names that become the same are numbered: no value is lost.
+    fn map(&mut self, count: usize, depth: usize) -> Option<bool> {
+        let (mut is_found, mut names) = (false, HashSet::new());
+        for _ in 0..count {
+            let from = self.reader.at;
+            if let Seen::Text(name) = self.reader.next()? {
+                let written = self.reader.bytes.get(from..self.reader.at)?;
+                is_found |= self.text(name, written, Some(&mut names));
+            } else {
+                self.reader.at = from;
+                is_found |= self.value(depth + 1)?;
+            }
+            is_found |= self.value(depth + 1)?;
+        }
+        Some(is_found)
+    }
+
+    /// A text, or a name among others.
+    fn text(&mut self, text: &str, written: &[u8], names: Option<&mut HashSet<String>>) -> bool {
+        let mut clean = self.redactor.clean(text);
+        if let Some(names) = names {
+            let name = clean.as_deref().unwrap_or(text);
+            let mut free = name.to_owned();
+            for number in 2.. {
+                if !names.contains(&free) {
+                    break;
+                }
+                free = format!("{name} {number}");
+            }
+            clean = clean.is_some().then(|| free.clone()).or_else(|| (free != text).then(|| free.clone()));
+            names.insert(free);
+        }
         match &clean {
             None => self.out.extend_from_slice(written),
             Some(clean) => {
@@ -307,8 +343,8 @@ impl Cleaner<'_, '_> {
     }
 
     /// The serializer's own values hold others, most often.
-    fn ext(&mut self, kind: i8, inner: &[u8], written: &[u8], depth: usize) -> bool {
-        let clean = clean_at(inner, self.redactor, depth + 1);
+    fn ext(&mut self, kind: i8, inner: &[u8], written: &[u8], depth: usize) -> Option<bool> {
+        let clean = clean_at(inner, self.redactor, depth + 1).ok()?;
         match &clean {
             None => self.out.extend_from_slice(written),
             Some(clean) => {
@@ -317,7 +353,7 @@ impl Cleaner<'_, '_> {
                 self.out.extend_from_slice(clean);
             }
         }
-        clean.is_some()
+        Some(clean.is_some())
     }
 
     /// A length in as few bytes as it needs, behind what says how many those are.

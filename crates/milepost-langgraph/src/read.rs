@@ -119,7 +119,7 @@ pub(crate) struct Marked {
 }
 
 /// The record of a mark; none when it is not one of LangGraph's.
-fn record_of(mark: &Checkpoint) -> Result<Option<Record>> {
+pub(crate) fn record_of(mark: &Checkpoint) -> Result<Option<Record>> {
     let Some(text) = mark.extra.get(FIELD).and_then(Value::as_str) else { return Ok(None) };
     Record::decode(mark.label.as_deref().unwrap_or_default(), &from_text(text)?).map(Some)
 }
@@ -129,7 +129,7 @@ fn marked(entry: Entry) -> Result<Option<Marked>> {
     Ok(record_of(&mark)?.map(|record| Marked { record, at: entry.at, counts: mark.counts, until: entry.at }))
 }
 
-fn writes_of(entry: &Entry) -> Result<Option<Writes>> {
+pub(crate) fn writes_of(entry: &Entry) -> Result<Option<Writes>> {
     let Some(Body::Event(event)) = &entry.body else { return Ok(None) };
     if event.kind != WRITES {
         return Ok(None);

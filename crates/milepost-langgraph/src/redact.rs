@@ -7,13 +7,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use milepost_model::SessionId;
-use milepost_store::{Error, PassedOver, Redacted, Redactor, Result};
+use milepost_model::{Body, Position, Seq, SessionId};
+use milepost_store::backend::Kinds;
+use milepost_store::{Error, PassedOver, Redacted, Redactor, Result, SessionQuery};
 
 use crate::house::Change;
-use crate::msgpack;
-use crate::read::{Found, FoundValue};
-use crate::thread::{Saver, ThreadKey};
+use crate::msgpack::{self, from_message};
+use crate::read::{Found, FoundValue, record_of, writes_of};
+use crate::record::Form;
+use crate::thread::{AGENT, LEFT, Saver, ThreadKey};
 
 impl Saver {
     /// Replaces what `redactor` finds in every thread of the store. With `dry_run` it only counts. To be done before
@@ -38,7 +40,78 @@ impl Saver {
                 Err(error) => redacted.passed_over.push(PassedOver::by(session, &error).ok_or(error)?),
             }
         }
+        for (session, why) in self.beside_threads().await? {
+            match self.is_in_log(session, redactor).await {
+                Ok(false) | Err(Error::NotFound { .. }) => {}
+                Ok(true) => redacted.passed_over.push(PassedOver::of_adapter(session, why)),
+                Err(error) => redacted.passed_over.push(PassedOver::by(session, &error).ok_or(error)?),
+            }
+        }
         Ok(redacted)
+    }
+
+    /// Sessions that were threads', or are copies of such, and what they are: nothing can be written in their place.
+    async fn beside_threads(&self) -> Result<Vec<(SessionId, &'static str)>> {
+        let mut found = Vec::new();
+        for trashed in [false, true] {
+            let agent = Some(AGENT.to_owned());
+            let mut query = SessionQuery { agent, trashed, by_creation: true, ..SessionQuery::default() };
+            loop {
+                let page = self.store.sessions(&query).await?;
+                for session in page.sessions.into_iter().filter(|session| session.branch.is_none()) {
+                    let part = |name: &str| session.extra.get("langgraph")?.get(name)?.as_str().map(str::to_owned);
+                    let (Some(thread), Some(namespace)) = (part("thread"), part("namespace")) else { continue };
+                    if session.hidden || session.extra.contains_key(LEFT) {
+                        continue;
+                    }
+                    let key = ThreadKey::new(thread, namespace);
+                    if trashed {
+                        found.push((
+                            session.id,
+                            "its thread is in the trash: empty that, or bring it back and do it again",
+                        ));
+                    } else if self.resolve(&key).await? != Some(session.id) {
+                        found.push((session.id, "it is a copy that no thread goes on from: delete it"));
+                    }
+                }
+                match page.next {
+                    Some(next) => query.after = Some(next),
+                    None => break,
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether messages, writes or marks hold it, also those that no checkpoint has any more, and names and the like.
+    async fn is_in_log(&self, session: SessionId, redactor: &Redactor) -> Result<bool> {
+        if self.store.holds(session, redactor).await? {
+            return Ok(true);
+        }
+        let is_in = |bytes: &[u8]| !matches!(msgpack::clean(bytes, redactor), Ok(None));
+        for line in self.store.backend().timelines(self.store.workspace(), session).await? {
+            let Some(end) = line.length.checked_sub(1).filter(|end| *end >= line.begins()) else { continue };
+            let at = Position { timeline: line.id, seq: Seq(end) };
+            for entry in self.store.entries_at(at, Seq(line.begins()), Kinds::ALL).await? {
+                let is_found = match &entry.body {
+                    Some(Body::Message(message)) => from_message(message).is_some_and(|item| is_in(&item)),
+                    Some(Body::Event(_)) => writes_of(&entry)?.is_some_and(|all| {
+                        let is_written = |bytes: &[u8]| is_in(bytes) || redactor.clean_bytes(bytes).is_some();
+                        all.writes.iter().any(|write| write.form != Form::List && is_written(&write.bytes))
+                    }),
+                    // As far as it is written there, and not taken from what is before.
+                    Some(Body::Mark(mark)) => record_of(mark)?.is_some_and(|record| {
+                        let mut own = record.values.values().filter_map(|recipe| recipe.own.as_deref());
+                        own.any(|bytes| redactor.clean_bytes(bytes).is_some())
+                    }),
+                    _ => false,
+                };
+                if is_found {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// The thread's session and how many of its checkpoints held it; none when nothing did. Or why it cannot be replaced.
@@ -65,14 +138,16 @@ impl Saver {
             }
         }
         // What no checkpoint has any more lies in the log all the same.
-        if count == 0 && !self.store.holds(session, redactor).await? {
+        if count == 0 && !self.is_in_log(session, redactor).await? {
             return Ok(Ok(None));
         }
         if dry_run {
             return Ok(Ok(Some((session, count))));
         }
+        let (begun, blobs) = (self.store.source().now().plus_ms(1), self.store.blobs_of(session).await?);
         let change = Change { redactor: Some(redactor), ..Change::default() };
         Box::pin(self.rebuild(key, session, &change)).await?;
+        self.store.drop_blobs(blobs, begun).await?;
         Ok(Ok(self.resolve(key).await?.map(|session| (session, count))))
     }
 }
@@ -86,7 +161,7 @@ pub(crate) fn clean(found: &mut Found, redactor: &Redactor) -> std::result::Resu
             FoundValue::Typed(word, bytes) => is_found |= clean_value(word, bytes, redactor)?,
             FoundValue::List(items) => {
                 for item in items {
-                    if let Some(clean) = msgpack::clean(item, redactor) {
+                    if let Some(clean) = msgpack::clean(item, redactor)? {
                         (*item, is_found) = (Arc::from(clean), true);
                     }
                 }
@@ -101,7 +176,7 @@ pub(crate) fn clean(found: &mut Found, redactor: &Redactor) -> std::result::Resu
 
 fn clean_value(word: &str, bytes: &mut Vec<u8>, redactor: &Redactor) -> std::result::Result<bool, String> {
     let clean = match word {
-        "msgpack" => msgpack::clean(bytes, redactor),
+        "msgpack" => msgpack::clean(bytes, redactor)?,
         "json" | "bytes" | "bytearray" => redactor.clean_bytes(bytes),
         _ if redactor.clean_bytes(bytes).is_none() => None,
         _ => return Err(format!("a value that its serializer wrote as {word:?} holds it, which cannot be changed")),
@@ -115,7 +190,8 @@ fn clean_value(word: &str, bytes: &mut Vec<u8>, redactor: &Redactor) -> std::res
 
 #[cfg(test)]
 mod tests {
-    use milepost_store::{Claim, Obstacle, Options, Redactor, Store};
+    use milepost_model::SessionPatch;
+    use milepost_store::{Append, Claim, Obstacle, Options, Redactor, Store};
 
     use crate::msgpack;
     use crate::read::{FoundValue, Listing};
@@ -195,7 +271,7 @@ mod tests {
         );
         assert_eq!((done.sessions.len(), done.checkpoints), (1, 3));
         let clean = |said: &str| FoundValue::Typed("msgpack".into(), value(said));
-        assert_eq!(value(INSTEAD), msgpack::clean(&value(SECRET), &redactor).unwrap());
+        assert_eq!(Some(value(INSTEAD)), msgpack::clean(&value(SECRET), &redactor).unwrap());
         assert_eq!(
             values(&saver).await,
             [("3".into(), clean("nothing")), ("2".into(), clean(INSTEAD)), ("1".into(), clean(half))]
@@ -234,12 +310,78 @@ mod tests {
         assert_eq!(kept, [("facts".into(), FoundValue::Typed("pickle".into(), b"\x80\x05 hunter2 .".to_vec()))]);
     }
 
+    #[tokio::test]
+    async fn what_no_checkpoint_has_any_more_goes_too() {
+        let store = Store::open("memory:", Options::default()).await.unwrap();
+        let saver = Saver::new(store.clone());
+        let (key, redactor) = (ThreadKey::new("t", ""), Redactor::literal(SECRET, INSTEAD).unwrap());
+        let mut first = put("1", None, value("a"));
+        first.metadata = b"{}".to_vec();
+        saver.put(&key, &first).await.unwrap();
+        // Mostly other letters, so that it is stored as base64; and replaced by the next.
+        for said in [SECRET, "nothing"] {
+            let bytes = text(&format!("{}{said}", "é".repeat(80)));
+            let write = NewWrite { index: -3, channel: "__resume__".into(), word: "msgpack".into(), bytes };
+            let (checkpoint, task, path) = ("1".to_owned(), "task".to_owned(), String::new());
+            let writes = NewWrites { checkpoint, task, path, replace: true, writes: vec![write] };
+            saver.put_writes(&key, &writes).await.unwrap();
+        }
+        // What people say of a thread is cleaned with it.
+        let id = saver.session(&key).await.unwrap().unwrap();
+        let patch = SessionPatch::new().title(format!("about {SECRET}")).tags(["kept"]);
+        store.join(id).await.unwrap().append(Append::new().patch(patch)).await.unwrap();
+        let done = saver.redact(&redactor, false).await.unwrap();
+        assert_eq!(done.sessions.len(), 1, "{done:?}");
+        assert_eq!(saver.redact(&redactor, true).await.unwrap(), Default::default());
+        let session = store.session(done.sessions[0]).await.unwrap();
+        assert_eq!((session.title.unwrap(), session.tags), (format!("about {INSTEAD}"), ["kept".to_owned()].into()));
+        // A thread's name stays, and that is told.
+        let named = ThreadKey::new(format!("of {SECRET}"), "");
+        saver.put(&named, &first).await.unwrap();
+        let mut all = store.redact(&redactor, "it leaked", &Claim::new("a test"), false).await.unwrap();
+        all.join(saver.redact(&redactor, false).await.unwrap(), false);
+        assert_eq!(all.passed_over.iter().map(|one| one.obstacle).collect::<Vec<_>>(), [Obstacle::Adapter], "{all:?}");
+        assert_eq!(saver.get(&named, None).await.unwrap().unwrap().id, "1");
+        // So does what lies in the trash.
+        let held = ThreadKey::new("held", "");
+        saver.put(&held, &put("1", None, value("a"))).await.unwrap();
+        let id = saver.session(&held).await.unwrap().unwrap();
+        store.trash(id, &Claim::new("a test").take_over()).await.unwrap();
+        let done = saver.redact(&redactor, false).await.unwrap();
+        assert!(done.passed_over.iter().any(|one| one.session == id && one.why.contains("trash")), "{done:?}");
+    }
+
+    #[tokio::test]
+    async fn large_payloads_go_at_once() {
+        let store = Store::open("memory:", Options::default()).await.unwrap();
+        let saver = Saver::new(store.clone());
+        let (key, redactor) = (ThreadKey::new("t", ""), Redactor::literal(SECRET, INSTEAD).unwrap());
+        let mut state = 1u64;
+        let noise = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8 & 0x7f
+        });
+        let noise: Vec<u8> = noise.take(60_000).collect();
+        let mut bytes = vec![0x92, 0xc5];
+        bytes.extend((noise.len() as u16).to_be_bytes());
+        bytes.extend(&noise);
+        bytes.extend(text(SECRET));
+        saver.put(&key, &put("1", None, bytes)).await.unwrap();
+        let id = saver.session(&key).await.unwrap().unwrap();
+        assert_eq!(store.blobs_of(id).await.unwrap().len(), 1, "it is too large to lie in its entry");
+        let done = saver.redact(&redactor, false).await.unwrap();
+        assert_eq!(done.checkpoints, 1);
+        let rest = store.redact(&redactor, "it leaked", &Claim::new("a test"), false).await.unwrap();
+        assert!(rest.blobs.is_empty() && rest.passed_over.is_empty(), "{rest:?}");
+        let all = store.backend().list_blobs(store.workspace(), None, 10).await.unwrap();
+        assert_eq!(all.len(), 1, "only the new one");
+    }
+
     #[test]
-    fn any_bytes_are_cleaned_or_left() {
+    fn any_bytes_are_cleaned_left_or_refused() {
         let redactor = Redactor::literal("ab", "-").unwrap();
-        // Deeper than anything is looked into, and cut short.
+        // Deeper than anything is looked into: its lengths could not be set right.
         let deep = [vec![0x91; 100_000], text("ab")].concat();
-        assert_eq!(msgpack::clean(&deep, &redactor).unwrap().len(), deep.len() - 1);
         let nested = (0..5000).fold(text("ab"), |inner, _| {
             let mut out = vec![0xc9];
             out.extend((inner.len() as u32).to_be_bytes());
@@ -247,11 +389,26 @@ mod tests {
             out.extend(inner);
             out
         });
-        assert!(msgpack::clean(&nested, &redactor).is_some());
-        assert_eq!(msgpack::clean(&[0xda, 0xff], &redactor), None);
-        assert_eq!(msgpack::clean(&[], &redactor), None);
+        for bytes in [&deep, &nested, &[0xda, 0xff, b'a', b'b'].to_vec()] {
+            assert!(msgpack::clean(bytes, &redactor).is_err());
+        }
+        for bytes in [&[0xda, 0xff][..], &[], &[vec![0x91; 100_000], text("xy")].concat()] {
+            assert_eq!(msgpack::clean(bytes, &redactor), Ok(None));
+        }
         let mut number = vec![0xcd];
         number.extend(4711u16.to_be_bytes());
-        assert_eq!(msgpack::clean(&number, &Redactor::literal("471", "x").unwrap()).unwrap(), [0xa2, b'x', b'1']);
+        let clean = msgpack::clean(&number, &Redactor::literal("471", "x").unwrap());
+        assert_eq!(clean, Ok(Some(vec![0xa2, b'x', b'1'])));
+        // Names that become the same keep their values.
+        let map = |names: [&str; 3]| {
+            let mut out = vec![0x83];
+            names.into_iter().zip(1..).for_each(|(name, number)| {
+                out.extend(text(name));
+                out.push(number);
+            });
+            out
+        };
+        let clean = msgpack::clean(&map(["ab", "ab ab", "- -"]), &redactor);
+        assert_eq!(clean, Ok(Some(map(["-", "- -", "- - 2"]))));
     }
 }

@@ -116,7 +116,7 @@ impl Milepost {
             true => redacted.records.max(artifacts),
             false => redacted.records + artifacts,
         };
-        redacted.join(of_adapters);
+        redacted.join(of_adapters, dry_run);
         Ok(redacted)
     }
 }

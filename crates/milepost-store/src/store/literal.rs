@@ -16,6 +16,9 @@ const MAX_ROUNDS: usize = 16;
 /// A secret, and what is put in its place.
 pub(super) struct Literal {
     secret: Finder<'static>,
+    /// The same where each byte of it was taken for a character, as adapters store bytes and as happens by mistake, and what is
+    /// put there; none when that is no other text.
+    latin: Option<(Finder<'static>, String)>,
     /// What is put in its place, as it is written below so many JSON texts.
     instead: [String; MAX_DEPTH + 1],
 }
@@ -28,7 +31,9 @@ impl Literal {
             let next = escaped(&form);
             *slot = std::mem::replace(&mut form, next);
         }
-        Self { secret: Finder::new(secret).into_owned(), instead: forms }
+        let as_latin = |text: &str| text.bytes().map(char::from).collect::<String>();
+        let latin = (!secret.is_ascii()).then(|| (Finder::new(&as_latin(secret)).into_owned(), as_latin(instead)));
+        Self { secret: Finder::new(secret).into_owned(), latin, instead: forms }
     }
 
     /// A text without the secret; none when it is not in there.
@@ -36,8 +41,8 @@ impl Literal {
         let mut clean: Option<String> = None;
         for round in 0.. {
             let now = clean.as_deref().unwrap_or(text);
-            let Some((depth, ranges)) = self.find(now) else { break };
-            let instead = if round < MAX_ROUNDS { self.instead[depth].as_str() } else { "" };
+            let Some((instead, ranges)) = self.find(now) else { break };
+            let instead = if round < MAX_ROUNDS { instead } else { "" };
             let mut next = String::with_capacity(now.len());
             let mut end = 0;
             for range in ranges {
@@ -51,19 +56,25 @@ impl Literal {
         clean
     }
 
-    /// Where it stands, and below how many JSON texts; the least deep come first.
-    fn find(&self, text: &str) -> Option<(usize, Vec<Range<usize>>)> {
-        let length = self.secret.needle().len();
-        let plain: Vec<_> = self.secret.find_iter(text.as_bytes()).map(|at| at..at + length).collect();
-        if !plain.is_empty() {
-            return Some((0, plain));
+    /// Where it stands, and what is put there; below the fewest JSON texts first.
+    fn find(&self, text: &str) -> Option<(&str, Vec<Range<usize>>)> {
+        let plain = |secret: &Finder<'_>| -> Vec<_> {
+            secret.find_iter(text.as_bytes()).map(|at| at..at + secret.needle().len()).collect()
+        };
+        let as_it_is = std::iter::once((&self.secret, &self.instead[0]));
+        for (secret, instead) in as_it_is.chain(self.latin.as_ref().map(|(secret, instead)| (secret, instead))) {
+            let ranges = plain(secret);
+            if !ranges.is_empty() {
+                return Some((instead, ranges));
+            }
         }
+        let length = self.secret.needle().len();
         let mut view = View::of(text)?;
-        for depth in 1..=MAX_DEPTH {
+        for instead in &self.instead[1..] {
             let found = self.secret.find_iter(view.text.as_bytes());
             let ranges: Vec<_> = found.map(|at| view.starts[at]..view.starts[at + length]).collect();
             if !ranges.is_empty() {
-                return Some((depth, ranges));
+                return Some((instead, ranges));
             }
             view = view.deeper()?;
         }

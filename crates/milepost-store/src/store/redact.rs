@@ -137,6 +137,11 @@ impl Redactor {
         self.value_with(value, Numbers::Too)
     }
 
+    /// Takes it out of a value; whether it was there.
+    pub fn clean_value(&self, value: &mut Value) -> bool {
+        self.value(value)
+    }
+
     fn value_with(&self, value: &mut Value, numbers: Numbers) -> bool {
         match value {
             Value::String(text) => self.text(text),
@@ -298,9 +303,10 @@ pub struct Redacted {
 type Outcome<T> = std::result::Result<T, PassedOver>;
 
 impl Redacted {
-    /// Adds what an adapter found in its sessions. In a dry run those were passed over here because they still hold it.
-    pub fn join(&mut self, adapter: Self) {
-        self.passed_over.retain(|one| one.obstacle != Obstacle::Adapter || !adapter.sessions.contains(&one.session));
+    /// Adds what an adapter found in its sessions. After a dry run those were passed over here because they still hold it.
+    pub fn join(&mut self, adapter: Self, dry_run: bool) {
+        let goes = |one: &PassedOver| one.obstacle == Obstacle::Adapter && adapter.sessions.contains(&one.session);
+        self.passed_over.retain(|one| !(dry_run && goes(one)));
         for one in adapter.passed_over {
             self.passed_over.retain(|known| known.session != one.session);
             self.passed_over.push(one);
@@ -381,6 +387,23 @@ impl Store {
         }
         redacted.blobs = self.find_in_blobs(&order, redactor, files).await?;
         Ok(redacted)
+    }
+
+    /// The payloads and files that a session's entries name.
+    pub async fn blobs_of(&self, id: SessionId) -> Result<Vec<BlobId>> {
+        let mut all = BTreeSet::new();
+        for line in self.inner.backend.timelines(self.workspace(), id).await? {
+            let mut pages = self.pages(Range::all(line.id, Seq(line.begins()), Seq(line.length)));
+            while let Some(page) = pages.next().await? {
+                all.extend(page.entries.iter().flat_map(|(_, entry)| entry.refs.iter().copied()));
+            }
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    /// Removes those of these blobs at once that were put before then and that no entry needs.
+    pub async fn drop_blobs(&self, ids: Vec<BlobId>, before: Timestamp) -> Result<()> {
+        self.inner.backend.drop_blobs(self.workspace(), ids, before).await.map(drop)
     }
 
     /// Whether anything in a session's log holds what `redactor` finds.

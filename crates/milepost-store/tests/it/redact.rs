@@ -777,6 +777,9 @@ fn a_secret_is_found_as_json_writes_it() {
     let value = json!({ "key": "a\nb", "text": json!({ "inner": "a\nb" }).to_string() });
     let clean: Value = serde_json::from_str(&quoting.clean(&value.to_string()).unwrap()).unwrap();
     assert_eq!(clean, json!({ "key": "\"x\"", "text": json!({ "inner": "\"x\"" }).to_string() }));
+    // Where its bytes were taken for characters.
+    let latin: String = secret.bytes().map(char::from).collect();
+    assert_eq!(redactor.clean(&format!("<{latin}>")).as_deref(), Some("<[gone]>"));
     // What looks like an escape and is none, or is another text, stays.
     for other in ["C:\\new\\table", "\\u12", "\\ud83d alone", "\\", "one \\\"two\\\"", ""] {
         assert_eq!(redactor.clean(other), None, "{other}");
