@@ -280,3 +280,75 @@ fn an_import_can_be_stopped_while_it_reads() {
     assert_eq!(code, Some(130));
     assert!(begun.elapsed() < std::time::Duration::from_millis(1500), "{:?}", begun.elapsed());
 }
+
+/// A word or a number that Milepost uses itself: what people said goes, what it keeps house with stays.
+#[test]
+fn erasing_a_word_of_the_stores_own_leaves_it_readable() {
+    let place = Place::new();
+    let session =
+        place.session("A title", &["my pin is 1, and 17, and the name of it is title, archived, status, active"]);
+    place.ok(&["sessions", "tag", &session, "+name"]);
+    place.ok(&["checkpoint", &session, "--label", "the name"]);
+    place.write("doc.md", "a name in here");
+    place.ok(&["artifacts", "put", "doc.md", "--of", &session]);
+    place.write("the name.md", "x");
+    place.ok(&["artifacts", "put", "the name.md", "--of", &session]);
+    let here = place.ok(&["sessions", "new", "--here", "--title", "here"]);
+    let away = place.session("Away", &["archived 17"]);
+    place.ok(&[
+        "sessions",
+        "archive",
+        &away,
+        "--to",
+        &format!("file://{}", place.path().join("archive 17 1").display()),
+    ]);
+    place.ok(&["sessions", "branch", &session]);
+    let words =
+        ["1", "17", "name", "title", "archived", "status", "active", "created", "kind", "version", "parts", "from"];
+    for word in words {
+        place.ok(&["redact", word, "--yes", "--instead", "***"]);
+    }
+    let shown = place.json(&["sessions", "show", &session]);
+    assert_eq!((text(&shown, "/title"), text(&shown, "/status")), ("A ***", "active"), "{shown:#}");
+    let said = place.texts(&session).concat();
+    assert!(!said.contains("name") && !said.contains("17") && said.contains("my pin is ***"), "{said}");
+    assert!(place.ok(&["sessions", "checkpoints", &session]).contains("the ***"));
+    assert!(place.ok(&["artifacts", "show", "doc.md", "--of", &session]).contains("a *** in here"));
+    assert_eq!(place.ok(&["artifacts", "show", "the ---.md", "--of", &session]), "x");
+    place.ok(&["projects", "list"]);
+    place.ok(&["sessions", "new", "--here"]);
+    place.ok(&["sessions", "show", &here]);
+    place.ok(&["sessions", "unarchive", &away]);
+    assert!(place.ok(&["messages", "list", &away]).contains("***"));
+    place.ok(&["verify"]);
+    place.ok(&["doctor"]);
+}
+
+/// A copy that was pushed before has the secret still: the next push puts the clean session in its place.
+#[test]
+fn a_push_after_an_erasure_takes_the_secret_from_the_copy() {
+    let place = Place::new();
+    let session = place.session("A", &[&format!("the {SECRET}")]);
+    let other = format!("sqlite:{}", place.file("other.db").display());
+    place.ok(&["push", &session, &other]);
+    place.ok(&["redact", SECRET, "--yes"]);
+    place.ok(&["messages", "add", &session, "and on"]);
+    place.ok(&["push", &session, &other]);
+    let there = place.ok(&["--store", &other, "messages", "list", &session]);
+    assert!(there.contains("[redacted]") && there.contains("and on") && !there.contains(SECRET), "{there}");
+    assert_eq!(place.ok(&["--store", &other, "redact", SECRET, "--dry-run"]), "it is nowhere in this workspace");
+    place.ok(&["push", &session, &other]);
+    // As often as something is erased here.
+    place.ok(&["redact", "the", "--yes"]);
+    place.ok(&["push", &session, &other]);
+    // What was erased there on its own is not brought back, also when something else is erased here.
+    place.ok(&["--store", &other, "redact", "and on", "--yes"]);
+    place.ok(&["redact", "A", "--yes"]);
+    let refused = place.run(&["push", &session, &other]);
+    assert!(refused.code != 0 && refused.err.contains("delete the copy"), "{refused:?}");
+    assert!(!place.ok(&["--store", &other, "messages", "list", &session]).contains("and on"));
+    place.ok(&["redact", "and on", "--yes"]);
+    place.ok(&["--store", &other, "sessions", "delete", &session, "--yes"]);
+    place.ok(&["push", &session, &other]);
+    place.ok(&["--store", &other, "verify"]);
+}

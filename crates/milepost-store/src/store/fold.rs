@@ -33,6 +33,11 @@ pub(super) mod event {
     pub const OWN: [&str; 7] = [SESSION, BRANCHED, RESTORED, PRUNED, UNPRUNED, PURGED, REDACTED];
 }
 
+/// Whether the store itself writes such events.
+pub fn is_own_event(event: &Event) -> bool {
+    event::OWN.contains(&event.kind.as_str())
+}
+
 /// Takes over one entry of the session's lineage.
 pub(super) fn fold(session: &mut Session, time: Timestamp, body: &Body) {
     session.active = session.active.max(time);

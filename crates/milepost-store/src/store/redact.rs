@@ -11,222 +11,22 @@
 //! payloads that were blobs: whenever this is interrupted, the next one knows what is left to remove.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
-use milepost_model::delta::{Change, PathPart};
 use milepost_model::{
-    Block, Body, Channel, Content, Delta, EntryKind, Event, Hash, HashedState, Message, Position, Role, Seq, Session,
-    SessionId, TimelineId, Timestamp,
+    Body, Delta, EntryKind, Event, Hash, HashedState, Position, Seq, Session, SessionId, TimelineId, Timestamp,
 };
 use serde_json::{Map, Value, json};
 
 use super::Store;
 use super::append::Claim;
 use super::fold::{self, event};
-use super::literal::Literal;
 use super::pages::PAGE;
 use super::read::encode_keyframe;
+use super::redactor::Redactor;
 use super::writer::Changes;
 use crate::backend::{BlobId, BlobInfo, Range, StoredEntry, Timeline};
 use crate::codec::{self, Codec};
 use crate::error::{Error, KeyError, Result};
-
-/// What to look for: given a text, the text without the secret, or none when it has none.
-#[derive(Clone)]
-pub struct Redactor(Arc<Find>);
-
-type Find = dyn Fn(&str) -> Option<String> + Send + Sync;
-
-impl std::fmt::Debug for Redactor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Redactor")
-    }
-}
-
-impl Redactor {
-    /// Looks for what `f` finds.
-    pub fn new(f: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(f))
-    }
-
-    /// Looks for one text and puts another in its place, also where it stands in JSON that a text holds, and is escaped.
-    pub fn literal(secret: impl Into<String>, instead: impl Into<String>) -> Result<Self> {
-        let (secret, instead) = (secret.into(), instead.into());
-        if secret.is_empty() {
-            return Err(Error::invalid("the secret", "it is empty: name the text to erase"));
-        }
-        if instead.contains(&secret) {
-            return Err(Error::invalid("the replacement", "it contains the secret: use another"));
-        }
-        let literal = Literal::new(&secret, &instead);
-        Ok(Self::new(move |text| literal.erase(text)))
-    }
-
-    /// A text without what is looked for; none when it has none of it.
-    pub fn clean(&self, text: &str) -> Option<String> {
-        (self.0)(text)
-    }
-
-    fn text(&self, text: &mut String) -> bool {
-        match (self.0)(text) {
-            Some(clean) => {
-                *text = clean;
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Bytes without what is looked for; none when they have none of it. JSON is looked through value by value, since it
-    /// writes some characters in another way; of what is no text, every part that is one.
-    pub fn clean_bytes(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let Ok(text) = std::str::from_utf8(bytes) else {
-            let mut found = false;
-            let mut clean = Vec::with_capacity(bytes.len());
-            for chunk in bytes.utf8_chunks() {
-                let part = (self.0)(chunk.valid());
-                found |= part.is_some();
-                clean.extend_from_slice(part.as_deref().unwrap_or(chunk.valid()).as_bytes());
-                clean.extend_from_slice(chunk.invalid());
-            }
-            return found.then_some(clean);
-        };
-        let clean = (self.0)(text);
-        let is_json = |text: &str| matches!(text.trim_start().bytes().next(), Some(b'{' | b'[' | b'"'));
-        let read = |text: &str| is_json(text).then(|| serde_json::from_str::<Value>(text).ok()).flatten();
-        let Some(mut value) = read(text) else { return clean.map(String::into_bytes) };
-        if !self.value(&mut value) {
-            // What is found in the text alone is in how it is written.
-            return clean.map(String::into_bytes);
-        }
-        // As it was written, where that is enough.
-        let as_written = clean.filter(|clean| read(clean).is_some_and(|found| found == value));
-        let is_pretty = text.trim_end().contains('\n');
-        let anew = || if is_pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
-        Some(as_written.unwrap_or_else(|| anew().unwrap_or_default()).into_bytes())
-    }
-
-    fn map(&self, map: &mut Map<String, Value>) -> bool {
-        self.map_with(map, Numbers::Too)
-    }
-
-    fn map_with(&self, map: &mut Map<String, Value>, numbers: Numbers) -> bool {
-        let mut found = false;
-        for value in map.values_mut() {
-            found |= self.value_with(value, numbers);
-        }
-        let renamed: Vec<(String, String)> =
-            map.keys().filter_map(|key| (self.0)(key).map(|clean| (key.clone(), clean))).collect();
-        let mut rounds: HashMap<String, usize> = HashMap::new();
-        for (key, clean) in renamed {
-            found = true;
-            let Some(value) = map.remove(&key) else { continue };
-            // Names that become the same are numbered: no value is lost.
-            let round = rounds.entry(clean.clone()).or_default();
-            let mut free = clean.clone();
-            while map.contains_key(&free) {
-                *round += 1;
-                free = format!("{clean} {}", *round + 1);
-            }
-            map.insert(free, value);
-        }
-        found
-    }
-
-    fn value(&self, value: &mut Value) -> bool {
-        self.value_with(value, Numbers::Too)
-    }
-
-    /// Takes it out of a value; whether it was there.
-    pub fn clean_value(&self, value: &mut Value) -> bool {
-        self.value(value)
-    }
-
-    fn value_with(&self, value: &mut Value, numbers: Numbers) -> bool {
-        match value {
-            Value::String(text) => self.text(text),
-            Value::Array(items) => items.iter_mut().fold(false, |found, item| self.value_with(item, numbers) | found),
-            Value::Object(map) => self.map_with(map, numbers),
-            Value::Number(number) => match (numbers, (self.0)(&number.to_string())) {
-                (Numbers::Too, Some(clean)) => {
-                    *value = Value::String(clean);
-                    true
-                }
-                _ => false,
-            },
-            Value::Null | Value::Bool(_) => false,
-        }
-    }
-
-    /// What is kept of a session or a checkpoint as JSON: numbers of its own are none of the caller's.
-    fn described(&self, value: &mut Value, extra: &Map<String, Value>) -> bool {
-        let mut found = self.value_with(value, Numbers::Not);
-        let mut extra = extra.clone();
-        if self.map(&mut extra)
-            && let Value::Object(map) = value
-        {
-            found = true;
-            map.extend(extra);
-        }
-        found
-    }
-
-    fn message(&self, message: &mut Message) -> bool {
-        let mut found = self.map(&mut message.extra);
-        if let Role::Other(name) = &mut message.role {
-            found |= self.text(name);
-        }
-        if let Some(clean) = (!message.channel.is_main()).then(|| (self.0)(message.channel.as_str())).flatten() {
-            // What is put in its place may not be a name.
-            message.channel = Channel::new(clean).or_else(|_| Channel::new("redacted")).unwrap_or_default();
-            found = true;
-        }
-        match &mut message.content {
-            Content::Text(text) => found |= self.text(text),
-            Content::Blocks(blocks) => {
-                for block in blocks {
-                    // A block is a JSON object; what it becomes is read again as a block.
-                    let mut value = serde_json::to_value(&*block).unwrap_or_default();
-                    if self.value(&mut value) {
-                        *block = Block::from(value);
-                        found = true;
-                    }
-                }
-            }
-        }
-        found
-    }
-
-    fn event(&self, event: &mut Event) -> bool {
-        if !event::OWN.contains(&event.kind.as_str()) {
-            return self.map(&mut event.data) | self.text(&mut event.kind);
-        }
-        // Numbers and hashes of the store's own events are no text; what a caller set is.
-        let set = event.data.get_mut("set").is_some_and(|set| self.value(set));
-        match event.kind.as_str() {
-            event::REDACTED => event.data.get_mut("why").is_some_and(|why| self.value(why)) | set,
-            _ => self.map_with(&mut event.data, Numbers::Not) | set,
-        }
-    }
-
-    /// Whether a delta holds it, also in what later parts of the delta take away again.
-    fn is_in_delta(&self, delta: &Delta) -> bool {
-        delta.changes().any(|(path, change)| {
-            let in_path = path.parts().iter().any(|part| match part {
-                PathPart::Key(key) => (self.0)(key).is_some(),
-                PathPart::Index(_) => false,
-            });
-            in_path || self.value(&mut change_value(change))
-        })
-    }
-}
-
-/// Whether numbers are looked at, by their text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Numbers {
-    Too,
-    Not,
-}
 
 /// Why a session was passed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -512,9 +312,7 @@ impl Store {
             other => other?,
         };
         let session = fold::session_from_row(&codec, &self.head(id).await?.row)?;
-        let mut value = serde_json::to_value(&session).unwrap_or_default();
-        let is_found = redactor.described(&mut value, &session.extra);
-        if !is_found {
+        if !redactor.is_in_session(&session) {
             return Ok(Ok(false));
         }
         if is_adapters(&session) {
@@ -615,17 +413,7 @@ impl Store {
                     }
                     Some(Body::Mark(mut mark)) => {
                         let hash = Hash(clean.hash());
-                        let mut value = serde_json::to_value(&mark).unwrap_or_default();
-                        let in_mark = redactor.described(&mut value, &mark.extra);
-                        if in_mark {
-                            mark = serde_json::from_value(value).map_err(|_| {
-                                Error::invalid(
-                                    "the secret",
-                                    "it also occurs in a checkpoint's own fields: name more of the secret",
-                                )
-                            })?;
-                        }
-                        let changed = in_mark || mark.state != hash;
+                        let changed = redactor.mark(&mut mark) || mark.state != hash;
                         mark.state = hash;
                         changed.then_some(Body::Mark(mark))
                     }
@@ -740,7 +528,7 @@ impl Store {
             loop {
                 let page = self.records(&kind, after.as_deref(), PAGE).await?;
                 for record in &page {
-                    let Some(clean) = redactor.clean_bytes(&record.value) else { continue };
+                    let Some(clean) = redactor.clean_record(&kind, &record.value) else { continue };
                     count += 1;
                     if !dry_run {
                         self.put_record(&kind, &record.key, Some(record.version), record.due, &clean).await?;
@@ -807,14 +595,4 @@ fn old_payloads(event: &Event) -> Vec<BlobId> {
     let listed = (event.kind == event::REDACTED).then(|| event.data.get(OLD_PAYLOADS).cloned()).flatten();
     let hashes: Vec<Hash> = listed.and_then(|list| serde_json::from_value(list).ok()).unwrap_or_default();
     hashes.into_iter().map(|hash| BlobId(hash.0)).collect()
-}
-
-/// The texts of a change, as a value to look into.
-fn change_value(change: Change<'_>) -> Value {
-    match change {
-        Change::Set(value) => value.clone(),
-        Change::Append(items) | Change::Splice { insert: items, .. } => Value::Array(items.to_vec()),
-        Change::AppendStr(text) | Change::SpliceStr { insert: text, .. } => Value::String(text.to_owned()),
-        _ => Value::Null,
-    }
 }

@@ -117,13 +117,9 @@ pub struct Stored {
 
 /// Checks a name: a relative path whose parts are plain names on every system.
 pub fn check_artifact_name(name: &str) -> Result<()> {
-    let is_plain = |part: &str| {
-        !part.is_empty()
-            && part.trim() == part
-            && !part.ends_with('.')
-            && !part.chars().any(|c| c.is_control() || matches!(c, '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|'))
-    };
-    if name.len() <= MAX_ARTIFACT_NAME_BYTES && name.split('/').all(is_plain) {
+    let is_fine =
+        |part: &str| !part.is_empty() && part.trim() == part && !part.ends_with('.') && part.chars().all(is_plain);
+    if name.len() <= MAX_ARTIFACT_NAME_BYTES && name.split('/').all(is_fine) {
         return Ok(());
     }
     let shown: String = name.chars().take(60).collect();
@@ -131,6 +127,11 @@ pub fn check_artifact_name(name: &str) -> Result<()> {
         "a name is a relative path of at most {MAX_ARTIFACT_NAME_BYTES} bytes (MAX_ARTIFACT_NAME_BYTES), without . and .. and without \\ : * ? \" < > |"
     );
     Err(Error::refused(format!("the artifact {shown:?}"), why, "use a name such as docs/foundation.md"))
+}
+
+/// Whether a character can stand in the name of a file anywhere.
+fn is_plain(c: char) -> bool {
+    !(c.is_control() || matches!(c, '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|'))
 }
 
 fn check_size(name: &str, bytes: usize) -> Result<()> {
@@ -339,8 +340,37 @@ impl Projects {
                 .await?;
                 self.remove_parts(&version).await?;
             }
+            if let Some(clean) = redactor.clean(&artifact.name) {
+                count += 1;
+                if !dry_run {
+                    self.rename_artifact(&key, &clean).await?;
+                }
+            }
         }
         Ok(count)
+    }
+
+    /// Gives an artifact another name, with a number where that is taken. What was put in a secret's place may not be a name.
+    async fn rename_artifact(&self, key: &str, name: &str) -> Result<()> {
+        let plain = |c: char| if is_plain(c) || c == '/' { c } else { '-' };
+        let mut name: String = name.chars().map(plain).collect();
+        if check_artifact_name(&name).is_err() {
+            name = "redacted".to_owned();
+        }
+        let Some(mut artifact) = self.get::<Artifact>(HEAD, key).await? else { return Ok(()) };
+        let owner = key.split_once('/').map_or(key, |(owner, _)| owner);
+        for round in 1u64.. {
+            artifact.name = if round == 1 { name.clone() } else { format!("{name} {round}") };
+            let renamed = format!("{owner}/{}", self.token("artifact", artifact.name.as_bytes()));
+            let put = |found: Option<Artifact>| {
+                let is_taken = found.is_some();
+                Ok((Some(found.unwrap_or_else(|| artifact.clone())), is_taken))
+            };
+            if !self.change(HEAD, &renamed, put).await? {
+                break;
+            }
+        }
+        self.remove(HEAD, key).await
     }
 
     async fn content(&self, version: &Version) -> Result<Vec<u8>> {

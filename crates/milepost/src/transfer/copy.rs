@@ -1,13 +1,20 @@
 //! Pushing and pulling: one session from store to store.
 
-use milepost_model::{EntryKind, SessionId, TimelineId, Timestamp};
-use milepost_store::{Claim, Store};
+use std::collections::BTreeSet;
+
+use milepost_model::{Body, EntryKind, SessionId, TimelineId, Timestamp};
+use milepost_store::{Claim, DeleteMode, Store};
+use serde_json::Value;
 
 use super::beside::carry;
 use super::incoming::Incoming;
 use super::outgoing::{Outgoing, Piece};
 use super::{Ids, OnProgress, Progress};
 use crate::error::{Apart, Error, Result};
+use crate::project::{Owner, Projects};
+
+/// The event of the store's that says that something was redacted.
+const REDACTED: &str = "redacted";
 
 /// What a copy did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,9 +27,53 @@ pub struct Copied {
     pub is_new: bool,
 }
 
-/// Copies a session into another store, with its artifacts and its log. Made again, it brings over only what is new; when the copy went its own way, nothing
-/// is changed and the error says where. With [`Ids::Remap`] every call makes a further copy.
+/// Copies a session into another store, with its artifacts and its log. Made again, it brings over only what is new, or takes the
+/// place of a copy from before something was redacted here; when the copy went its own way, nothing is changed and the error says
+/// where. With [`Ids::Remap`] every call makes a further copy.
 pub async fn copy_session(
+    from: &Store,
+    to: &Store,
+    session: SessionId,
+    ids: Ids,
+    claim: &Claim,
+    progress: OnProgress<'_>,
+) -> Result<Copied> {
+    let (why, apart) = match Box::pin(copy_more(from, to, session, ids, claim, progress)).await {
+        Err(Error::Apart { why, apart, .. }) => (why, apart),
+        outcome => return outcome,
+    };
+    let (here, there) = (redactions(from, session).await?, redactions(to, session).await?);
+    if here.is_empty() && there.is_empty() || !holds_all_of(from, to, session).await? {
+        return Err(Error::Apart { session, why, apart });
+    }
+    if !there.is_subset(&here) {
+        // Whatever that was, it must not come back.
+        let why = format!(
+            "{why}: a secret was erased there that may still be here; erase it here, delete the copy and copy again"
+        );
+        return Err(Error::Apart { session, why, apart });
+    }
+    to.delete(session, DeleteMode::Refuse, claim, false).await?;
+    Projects::open(to).await?.forget(&Owner::Session(session)).await?;
+    let copied = Box::pin(copy_more(from, to, session, ids, claim, progress)).await?;
+    Ok(Copied { is_new: false, ..copied })
+}
+
+/// What a session tells of what was redacted in it: a copy tells the same.
+async fn redactions(store: &Store, session: SessionId) -> Result<BTreeSet<String>> {
+    let (mut out, mut told) = (Outgoing::new(store, session).await?, BTreeSet::new());
+    while let Some(piece) = out.next().await? {
+        if let Piece::Entry(piece) = piece
+            && let Some(Body::Event(event)) = &piece.entry.body
+            && event.kind == REDACTED
+        {
+            told.insert(format!("{} {}", piece.entry.time, Value::Object(event.data.clone())));
+        }
+    }
+    Ok(told)
+}
+
+async fn copy_more(
     from: &Store,
     to: &Store,
     session: SessionId,
