@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use milepost_model::delta::{PathPart, StatePath};
 use milepost_model::{CheckpointId, Resumable, SessionId, Timestamp};
-use milepost_store::{Mark, MarkQuery};
+use milepost_store::{Mark, MarkQuery, Skipped};
 use serde_json::Value;
 
 use crate::engine::Milepost;
@@ -123,7 +123,11 @@ impl Milepost {
                 if let Some(mark) = store.marks_left_behind(session, &query).await?.pop() {
                     return Ok(mark);
                 }
-                let mut all = store.marks(session, &MarkQuery::default()).await?;
+                let (mut all, skipped) = store.marks_and_skipped(session, &MarkQuery::default()).await?;
+                let (_, labelled) = store.marks_and_skipped(session, &query).await?;
+                if let Some(lost) = labelled.first() {
+                    return Err(unusable(lost, &all));
+                }
                 all.extend(store.marks_left_behind(session, &MarkQuery::default()).await?);
                 let had = |mark: &&Mark| mark.checkpoint.extra.get(ORIGINAL_ID).and_then(Value::as_str) == Some(name);
                 if let Some(mark) = all.iter().find(had) {
@@ -137,7 +141,8 @@ impl Milepost {
                 let found = all.iter().map(|mark| mark.checkpoint.id).filter(|id| fits(&id.to_string(), &part));
                 let found: Vec<CheckpointId> = found.collect();
                 if found.is_empty() {
-                    return Err(not_found());
+                    let lost = skipped.iter().find(|lost| fits(&lost.id.to_string(), &part));
+                    return Err(lost.map_or_else(not_found, |lost| unusable(lost, &all)));
                 }
                 let id = one(name, "checkpoint", found)?;
                 Ok(store.mark(id).await?)
@@ -186,6 +191,19 @@ impl Milepost {
         };
         Error::NotResumable { session: mark.session, checkpoint: mark.checkpoint.id, why: why.to_owned(), instead }
     }
+}
+
+/// That a checkpoint is there and cannot be used, and which can.
+fn unusable(lost: &Skipped, others: &[Mark]) -> Error {
+    let instead = match others.first() {
+        Some(mark) => {
+            let label = mark.checkpoint.label.as_ref().map(|label| format!(" ({label})")).unwrap_or_default();
+            format!("the newest that can be used is {}{label}", mark.checkpoint.id)
+        }
+        None => "no other of the session can be used either".to_owned(),
+    };
+    let (what, why) = (format!("checkpoint {}", lost.id), format!("{}; {instead}", lost.why));
+    Error::Store(milepost_store::Error::Corrupt { what, why })
 }
 
 /// A label by which its checkpoint can be found: nothing that means another one.

@@ -329,7 +329,17 @@ impl Milepost {
                 self.store().state(id).await.map_err(|error| nothing_whole(id, error))?;
                 Ok(Chosen { mark: None, skipped: Vec::new(), damaged: Vec::new(), restore: false, after: 0 })
             }
-            Err(error) => Err(nothing_whole(id, error)),
+            Err(error) => {
+                let (_, skipped) = self.store().marks_and_skipped(id, &query).await?;
+                if error.is_damage() && skipped.iter().all(|one| one.unsigned) && !skipped.is_empty() {
+                    return Err(Error::refused(
+                        format!("resuming session {id}"),
+                        "none of its checkpoints is signed with the signing key in use",
+                        "use the key that they were signed with; without any (MILEPOST_MARK_KEY) they are taken as they are",
+                    ));
+                }
+                Err(nothing_whole(id, error))
+            }
         }
     }
 }

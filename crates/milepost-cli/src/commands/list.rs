@@ -158,15 +158,25 @@ pub async fn checkpoints(app: &mut App, args: args::Checkpoints) -> Result<()> {
             return Err(super::state::no_trigger(name).into());
         }
     }
-    let mut marks = engine.store().marks(id, &query).await.map_err(milepost::Error::from)?;
+    let (mut marks, skipped) = engine.store().marks_and_skipped(id, &query).await.map_err(milepost::Error::from)?;
     let total = marks.len();
     marks.truncate(args.limit);
     if app.out.json {
         let list: Vec<_> = marks.iter().map(super::show::mark_json).collect();
         let latest = marks.first().map(|mark| mark.checkpoint.id);
-        return app.out.json(&json!({
+        let mut all = json!({
             "session_id": id, "checkpoints": list, "latest_checkpoint_id": latest, "total_checkpoints": total,
-        }));
+        });
+        if !skipped.is_empty() {
+            all["unusable"] = skipped.iter().map(|lost| json!({ "id": lost.id, "why": lost.why })).collect();
+        }
+        return app.out.json(&all);
+    }
+    for lost in &skipped {
+        app.out.note(format!("checkpoint {} is there and cannot be used: {}", short(lost.id), lost.why));
+    }
+    if marks.is_empty() && !skipped.is_empty() {
+        return Ok(());
     }
     if marks.is_empty() {
         app.out.note("no checkpoints like that: take one with `milepost checkpoint`, or look with other filters");

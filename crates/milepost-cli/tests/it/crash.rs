@@ -98,6 +98,39 @@ async fn a_damaged_checkpoint_is_passed_over_and_named() {
 }
 
 #[test]
+fn a_checkpoint_that_is_there_is_never_said_to_be_none() {
+    let place = Place::new();
+    let id = place.session("Old disk", &["one"]);
+    place.ok(&["state", "set", &id, "memory.step=1"]);
+    let whole = place.ok(&["checkpoint", &id, "--label", "whole"]);
+    // Without its key nothing is taken back, and nothing is begun anew.
+    let key = place.ok(&["keys", "new"]);
+    let signing = |args: &[&str]| Ran::of(place.command(args).env("MILEPOST_MARK_KEY", &key).output().unwrap());
+    for args in [&["sessions", "inspect", &id, "whole"][..], &["sessions", "restore", &id, "whole"]] {
+        let ran = signing(args);
+        assert!(ran.code == 5 && ran.err.contains("not signed"), "{args:?} {ran:?}");
+    }
+    let resumed = signing(&["sessions", "resume", &id]);
+    assert!(resumed.code != 0 && resumed.err.contains("MILEPOST_MARK_KEY"), "{resumed:?}");
+    assert_eq!(place.json(&["sessions", "list"])["sessions"].as_array().unwrap().len(), 1);
+    let listed = signing(&["sessions", "checkpoints", &id]);
+    assert!(listed.err.contains("cannot be used") && !listed.err.contains("take one"), "{listed:?}");
+    // One whose mark is damaged.
+    let lost = place.ok(&["checkpoint", &id, "--label", "lost"]);
+    let database = rusqlite::Connection::open(place.store()).unwrap();
+    let newest = "(SELECT max(id) FROM entries WHERE kind = 3)";
+    let sql = format!("UPDATE entries SET body = zeroblob(length(body)) WHERE id = {newest}");
+    assert_eq!(database.execute(&sql, []).unwrap(), 1);
+    drop(database);
+    for name in ["lost", &lost[lost.len() - 10..]] {
+        let ran = place.run(&["sessions", "resume", &id, "--checkpoint", name]);
+        assert!(ran.code == 5 && ran.err.contains(&lost) && ran.err.contains(&whole), "{ran:?}");
+    }
+    let all = place.json(&["sessions", "checkpoints", &id]);
+    assert_eq!(text(&all, "/unusable/0/id"), lost, "{all:#}");
+}
+
+#[test]
 fn messages_stay_readable_beside_an_entry_that_is_damaged() {
     let place = Place::new();
     let id = place.session("Scratched disk", &["one"]);

@@ -64,22 +64,44 @@ pub struct Skipped {
     pub id: CheckpointId,
     /// Why not.
     pub why: String,
+    /// Because it is not signed with the key in use; else it is damaged.
+    pub unsigned: bool,
 }
+
+impl Skipped {
+    fn new(id: CheckpointId, error: &Error) -> Self {
+        let why = error.finding();
+        let unsigned = [UNSIGNED, OTHER_KEY].iter().any(|text| why.contains(text));
+        Self { id, why, unsigned }
+    }
+}
+
+const UNSIGNED: &str = "it is not signed, though a signing key is set";
+const OTHER_KEY: &str = "its signature was made with another key, or the log before it was changed";
 
 impl Store {
     /// Checkpoints up to a session's head.
     pub async fn marks(&self, session: SessionId, query: &MarkQuery) -> Result<Vec<Mark>> {
+        // A damaged mark is not listed; verify names it.
+        Ok(self.marks_and_skipped(session, query).await?.0)
+    }
+
+    /// The same with those that cannot be used.
+    pub async fn marks_and_skipped(&self, session: SessionId, query: &MarkQuery) -> Result<(Vec<Mark>, Vec<Skipped>)> {
         let rows = self.mark_rows(session, query).await?;
-        let mut marks = Vec::with_capacity(rows.len());
+        self.read_marks(rows).await
+    }
+
+    async fn read_marks(&self, rows: Vec<MarkRow>) -> Result<(Vec<Mark>, Vec<Skipped>)> {
+        let (mut marks, mut skipped) = (Vec::with_capacity(rows.len()), Vec::new());
         for row in rows {
             match self.read_mark(&row).await {
                 Ok(mark) => marks.push(mark),
-                // A damaged mark is not listed; verify names it.
-                Err(error) if error.is_damage() => {}
+                Err(error) if error.is_damage() => skipped.push(Skipped::new(row.id, &error)),
                 Err(error) => return Err(error),
             }
         }
-        Ok(marks)
+        Ok((marks, skipped))
     }
 
     /// How many checkpoints each of these sessions has up to its head, without those in the trash: what
@@ -105,15 +127,7 @@ impl Store {
         let mut rows = self.mark_rows_in(parts, &MarkQuery { limit: None, ..query.clone() }).await?;
         rows.sort_by_key(|row| std::cmp::Reverse((row.time, row.at.seq)));
         rows.truncate(query.limit.unwrap_or(usize::MAX));
-        let mut marks = Vec::with_capacity(rows.len());
-        for row in rows {
-            match self.read_mark(&row).await {
-                Ok(mark) => marks.push(mark),
-                Err(error) if error.is_damage() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(marks)
+        Ok(self.read_marks(rows).await?.0)
     }
 
     pub(super) async fn mark_rows(&self, session: SessionId, query: &MarkQuery) -> Result<Vec<MarkRow>> {
@@ -199,8 +213,8 @@ impl Store {
         let lost = |why: &str| Err(Error::corrupt(format!("checkpoint {at}"), why));
         match (&entry.mac, &entry.chain) {
             (Some(mac), Some(chain)) if key.verify(chain, mac) => Ok(()),
-            (Some(_), Some(_)) => lost("its signature was made with another key, or the log before it was changed"),
-            _ => lost("it is not signed, though a signing key is set"),
+            (Some(_), Some(_)) => lost(OTHER_KEY),
+            _ => lost(UNSIGNED),
         }
     }
 
@@ -239,7 +253,7 @@ impl Store {
                 };
                 match loaded {
                     Ok(loaded) => return Ok(Loaded { skipped, ..loaded }),
-                    Err(error) if error.is_damage() => skipped.push(Skipped { id: row.id, why: error.finding() }),
+                    Err(error) if error.is_damage() => skipped.push(Skipped::new(row.id, &error)),
                     Err(error) => return Err(error),
                 }
             }
