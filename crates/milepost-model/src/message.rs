@@ -213,7 +213,7 @@ impl Message {
 
 /// What is said: plain text, or blocks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "content must be a text or a list of blocks")]
 pub enum Content {
     /// Plain text.
     Text(String),

@@ -106,6 +106,7 @@ fn a_message_from_outside_is_read_or_refused_with_the_place() {
         (r#"{"role":"user","content":"a"} x"#, "trailing"),
         (r#"{"role":"user"}"#, "content"),
         (r#"{"role":7,"content":"a"}"#, "invalid type"),
+        (r#"{"role":"user","content":5}"#, "content must be a text or a list of blocks"),
         (r#"{"role":"user","content":"a","channel":""}"#, "channel"),
         ("", "EOF"),
     ] {

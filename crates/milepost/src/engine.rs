@@ -115,6 +115,10 @@ impl Milepost {
 
     /// Opens a store with options of one's own.
     pub async fn open_with(url: &str, options: EngineOptions) -> Result<Self> {
+        if options.vault && options.store.keys.master.is_none() {
+            // Before a workspace is begun, which would stay without encryption.
+            return Err(crate::redaction::no_vault(&options.store.workspace));
+        }
         let store = Store::open(url, options.store.clone()).await?;
         Self::on(store, options).await
     }
@@ -265,7 +269,7 @@ impl Milepost {
             crate::config::policy_patch(policy)?;
             patch.0.insert(crate::session::POLICY_KEY.to_owned(), policy.clone());
         }
-        self.redaction().patch(&mut patch);
+        self.redaction().patch(&mut patch)?;
         let new = milepost_store::NewSession { id, patch };
         let writer = self.store().create(new, &self.claim()).await?;
         let session = Session::hold(self.clone(), writer, None).await?;
@@ -447,7 +451,7 @@ impl Milepost {
     /// Begins a session that shares everything up to and with an entry of another, whether a checkpoint was taken there or not.
     pub async fn branch_at(&self, at: milepost_model::Position, new: NewSession) -> Result<Session> {
         let NewSession { id, mut patch, state: _, policy } = new;
-        self.redaction().patch(&mut patch);
+        self.redaction().patch(&mut patch)?;
         if let Some(policy) = policy {
             crate::config::policy_patch(&policy)?;
             patch.0.insert(crate::session::POLICY_KEY.to_owned(), policy);

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use milepost_context::redact::{Found, Redactor, Rules, VaultKey, restore};
-use milepost_model::{Message, Resumable, SessionPatch, State};
+use milepost_model::{Message, Resumable, SessionPatch, State, WorkspaceId};
 use milepost_store::{NewMark, Store, StoredMessage};
 use serde_json::Value;
 
@@ -19,6 +19,8 @@ pub(crate) type Secret = Found;
 
 /// Records of the vault: one for each secret, and the key that their ids are made with.
 const VAULT: &str = "vault";
+/// Fields of sessions that only the store sets.
+const OWN_FIELDS: [&str; 2] = ["hidden", "trashed"];
 const VAULT_KEY: (&str, &str) = ("vault-key", "current");
 
 /// Takes secrets out of everything that is to be stored.
@@ -92,12 +94,19 @@ impl Redaction {
     }
 
     /// What a list shows is redacted for good: no vault keeps it.
-    pub fn patch(&self, patch: &mut SessionPatch) {
+    pub fn patch(&self, patch: &mut SessionPatch) -> Result<()> {
+        if let Some(name) = OWN_FIELDS.iter().find(|name| patch.0.contains_key(**name)) {
+            let why =
+                "the store says with it that a session was deleted or put in the trash: use another name, or `trash`";
+            let (what, why) = (format!("a session's {name}"), why.to_owned());
+            return Err(milepost_store::Error::Invalid { what, why }.into());
+        }
         let mut value = Value::Object(std::mem::take(&mut patch.0));
         self.value(&mut value);
         if let Value::Object(map) = value {
             patch.0 = map;
         }
+        Ok(())
     }
 
     /// The bytes of a file without its secrets, and the secrets; none when there are none. What is not UTF-8 is looked at as
@@ -126,13 +135,18 @@ impl Redaction {
     }
 }
 
+/// A vault needs an encrypted workspace.
+pub(crate) fn no_vault(workspace: &WorkspaceId) -> Error {
+    Error::refused(
+        "keeping secrets in a vault",
+        format!("workspace {workspace} is not encrypted"),
+        "make a workspace with a master key, or turn the vault off",
+    )
+}
+
 async fn vault_key(store: &Store) -> Result<VaultKey> {
     if !store.is_encrypted() {
-        return Err(Error::refused(
-            "keeping secrets in a vault",
-            format!("workspace {} is not encrypted", store.workspace()),
-            "make a workspace with a master key, or turn the vault off",
-        ));
+        return Err(no_vault(store.workspace()));
     }
     let (kind, name) = VAULT_KEY;
     let read = async || -> Result<Option<VaultKey>> {

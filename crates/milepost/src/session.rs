@@ -409,7 +409,7 @@ impl Session {
 
     /// Changes what a list shows of it.
     pub async fn patch(&self, mut patch: SessionPatch) -> Result<()> {
-        self.redaction().patch(&mut patch);
+        self.redaction().patch(&mut patch)?;
         self.writer().append(Append::new().patch(patch)).await?;
         Ok(())
     }

@@ -58,7 +58,7 @@ impl Milepost {
             crate::config::policy_patch(&policy)?;
             patch.0.insert(crate::session::POLICY_KEY.to_owned(), policy);
         }
-        self.redaction().patch(&mut patch);
+        self.redaction().patch(&mut patch)?;
         let found = self.redaction().state(&mut state);
         crate::redaction::keep(self, found).await?;
         let writer = self.store().create_shared(milepost_store::NewSession { id, patch }).await?;
@@ -136,7 +136,7 @@ impl Shared {
         let (timeline, length) = self.head().await?;
         let at = self.entry(timeline, length, seq).await?;
         let NewSession { id, mut patch, .. } = new;
-        self.engine.redaction().patch(&mut patch);
+        self.engine.redaction().patch(&mut patch)?;
         let new = milepost_store::NewSession { id, patch };
         let writer = self.engine.store().branch(at, new, &self.engine.claim()).await?;
         let id = writer.id();
@@ -173,7 +173,7 @@ impl Shared {
         }
         if !add.patch.is_empty() {
             let mut patch = add.patch;
-            redaction.patch(&mut patch);
+            redaction.patch(&mut patch)?;
             append = append.patch(patch);
         }
         let batch = add.batch.unwrap_or_else(|| self.engine.source().id());

@@ -111,7 +111,7 @@ impl Session {
             append = append.delta(delta);
         }
         if let Some(mut patch) = together.patch {
-            self.redaction().patch(&mut patch);
+            self.redaction().patch(&mut patch)?;
             append = append.patch(patch);
         }
         if let Some(mark) = together.mark.filter(|mark| self.policy().takes(&mark.trigger)) {

@@ -338,3 +338,12 @@ fn sessions_that_went_on_in_both_stores_are_told_what_to_do_and_it_works() {
         assert_eq!(all["sessions"].as_array().unwrap().len(), 2, "{all}");
     }
 }
+
+#[test]
+fn a_variable_that_was_meant_to_set_something_is_not_passed_over() {
+    let place = Place::new();
+    let run = |name: &str| Ran::of(place.command(["sessions", "list"]).env(name, "1").output().unwrap());
+    let wrong = run("MILEPOST_POLICY_EVERY_MESAGES");
+    assert!(wrong.code == 2 && wrong.err.contains("MILEPOST_POLICY_EVERY_MESSAGES"), "{wrong:?}");
+    assert_eq!(run("MILEPOST_SOMEBODYS_OWN").code, 0);
+}

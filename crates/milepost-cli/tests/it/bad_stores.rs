@@ -176,3 +176,15 @@ fn a_damaged_checkpoint_is_told_by_reindex_and_keeps_nothing_else_from_it() {
     let moved = place.run(&["migrate", &place.url(), &format!("sqlite:{}", place.file("new.db").display())]);
     assert!(moved.code == 5 && moved.err.contains("salvage"), "{moved:?}");
 }
+
+#[test]
+fn a_vault_without_a_key_leaves_no_store_behind() {
+    let place = Place::new();
+    place.write("milepost.yaml", "redaction:\n  vault: true\n");
+    let refused = place.run(&["sessions", "new"]);
+    assert!(refused.code != 0 && refused.err.contains("not encrypted"), "{refused:?}");
+    assert!(!place.store().exists(), "it would stay without encryption for good");
+    let key = place.ok(&["keys", "new"]);
+    let made = Ran::of(place.command(["sessions", "new"]).env("MILEPOST_KEY", key).output().unwrap());
+    assert_eq!(made.code, 0, "{made:?}");
+}

@@ -581,6 +581,17 @@ pub(super) fn check_patch(event: &Event, limits: &Limits) -> Result<()> {
         if DERIVED_FIELDS.contains(&key.as_str()) {
             return Err(Error::invalid(format!("a session's {key}"), "it follows from the log and cannot be set"));
         }
+        let is_fine = match key.as_str() {
+            "title" | "project" | "agent" | "feature" | "task" | "stage" | "error" => {
+                value.is_string() || value.is_null()
+            }
+            "tags" => value.is_null() || value.as_array().is_some_and(|list| list.iter().all(Value::is_string)),
+            _ => true,
+        };
+        if !is_fine {
+            let what = if key == "tags" { "a list of texts" } else { "a text" };
+            return Err(Error::invalid(format!("a session's {key}"), format!("it is to be {what}, or null for none")));
+        }
         let texts = match value {
             Value::String(text) => std::slice::from_ref(text).to_vec(),
             Value::Array(list) => list.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect(),

@@ -389,6 +389,11 @@ pub fn check_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Diag
     told.collect()
 }
 
+/// Refuses variables that were meant to set something and do not.
+pub fn refuse_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    first_error(&check_variables(names)).map_or(Ok(()), Err)
+}
+
 /// A slip of the pen makes a name longer or shorter by so much at most.
 const MAX_SLIP: usize = 2;
 
