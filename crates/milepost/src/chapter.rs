@@ -1,8 +1,8 @@
 //! Chapters: where the conversation given to a model begins. Compaction starts a new one with a summary; the messages
 //! before it stay, and it can be undone.
 //!
-//! The summary in force is a section of the state, with the entry at which the conversation after it begins and the
-//! summaries before it. So a rewind brings back the summary of its moment, and undoing is taking back the one before.
+//! The summary in force is a section of the state, with how many messages come before the conversation after it (a number
+//! that holds wherever the session is copied to) and the summaries before it. So a rewind brings back the summary of its moment, and undoing is taking back the one before.
 
 use milepost_context::compact::{CompactionPlan, Source, Summarizer, Summary, prepare};
 use milepost_context::tokens::Tokenizer;
@@ -45,7 +45,9 @@ pub struct Chapter {
     pub summary: Summary,
     /// Messages that it stands for, beyond those that the one before stood for.
     pub messages: u64,
-    /// The conversation begins at this entry.
+    /// The conversation begins after so many messages.
+    pub before: u64,
+    /// Which is at this entry.
     pub begins: Seq,
     /// Tokens of what it stands for.
     pub tokens_before: u64,
@@ -72,25 +74,73 @@ pub(crate) struct Kept {
 
 /// Fields of the section that are not the summary's own.
 const BEGINS: &str = "begins";
+const BEFORE: &str = "before";
 const TOKENS: &str = "tokens";
 const EARLIER: &str = "earlier";
 const UPDATED: &str = "updatedAt";
 const CREATED: &str = "createdAt";
 
+/// Where the conversation after a summary begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begins {
+    /// After so many messages of the main conversation.
+    After(u64),
+    /// At an entry of this log: of sections that were written before messages were counted.
+    At(Seq),
+}
+
+impl Begins {
+    fn of(section: &Value) -> Self {
+        let number = |key: &str| section.get(key).and_then(Value::as_u64);
+        match (number(BEFORE), number(BEGINS)) {
+            (Some(before), _) => Begins::After(before),
+            (None, Some(entry)) => Begins::At(Seq(entry)),
+            (None, None) => Begins::After(0),
+        }
+    }
+
+    /// The messages from there on of a session that has so many, and no more than the last `most`.
+    fn query(self, total: u64, most: usize) -> MessageQuery {
+        let (from, last) = match self {
+            Begins::After(before) => (None, usize::try_from(total.saturating_sub(before)).unwrap_or(usize::MAX)),
+            Begins::At(entry) => (Some(entry), usize::MAX),
+        };
+        MessageQuery { channel: Some(Channel::MAIN), from, last: Some(last.min(most)), ..MessageQuery::default() }
+    }
+
+    /// How many of these, which are all from the first on, come before.
+    fn count(self, all: &[StoredMessage]) -> usize {
+        match self {
+            Begins::After(before) => usize::try_from(before).unwrap_or(usize::MAX).min(all.len()),
+            Begins::At(entry) => all.partition_point(|stored| stored.at.seq < entry),
+        }
+    }
+}
+
+/// A section that is to hold in another log, where entries have other numbers.
+pub(crate) fn leave_log(section: &mut Value) {
+    let earlier = section.get_mut(EARLIER).and_then(Value::as_array_mut).map(Vec::as_mut_slice);
+    earlier.unwrap_or_default().iter_mut().for_each(leave_log);
+    if let Value::Object(map) = section
+        && !map.contains_key(BEFORE)
+    {
+        map.remove(BEGINS);
+    }
+}
+
 /// The summary in force, and where the conversation after it begins.
-pub(crate) fn current(state: &State) -> (Option<Summary>, Seq) {
-    let Some(section) = state.section("summary") else { return (None, Seq(0)) };
-    let begins = section.get(BEGINS).and_then(Value::as_u64).map_or(Seq(0), Seq);
+pub(crate) fn current(state: &State) -> (Option<Summary>, Begins) {
+    let Some(section) = state.section("summary") else { return (None, Begins::After(0)) };
     let mut summary: Summary = match serde_json::from_value(section.clone()) {
         Ok(summary) => summary,
         // Someone else's section is left alone.
-        Err(_) => return (None, Seq(0)),
+        Err(_) => return (None, Begins::After(0)),
     };
-    for key in [BEGINS, TOKENS, EARLIER, UPDATED, CREATED] {
+    for key in [BEGINS, BEFORE, TOKENS, EARLIER, UPDATED, CREATED] {
         summary.extra.remove(key);
     }
     let is_empty = summary == Summary::default();
-    ((!is_empty).then_some(summary), begins)
+    ((!is_empty).then_some(summary), Begins::of(section))
 }
 
 /// A compaction that waits for its summary.
@@ -100,7 +150,8 @@ pub struct Planned {
     stored: Vec<StoredMessage>,
     messages: Vec<Message>,
     version: u64,
-    begins: Seq,
+    /// How many messages come before these.
+    before: u64,
     tokenizer: Tokenizer,
 }
 
@@ -135,11 +186,12 @@ impl Planned {
         })?;
         let begins = match self.stored.get(done.dropped.end) {
             Some(first) => first.at.seq,
-            None => self.stored.last().map_or(self.begins, |last| last.at.seq.next()),
+            None => self.stored.last().map_or(Seq(0), |last| last.at.seq.next()),
         };
         Ok(Chapter {
             summary: done.summary,
             messages: done.dropped.len() as u64,
+            before: self.before + done.dropped.end as u64,
             begins,
             tokens_before: done.tokens_before as u64,
             tokens_after: done.tokens_after as u64,
@@ -152,15 +204,40 @@ impl Milepost {
     pub async fn plan_compaction(&self, id: SessionId, how: &Compact) -> Result<Planned> {
         let state = self.store().state(id).await?;
         let (old, begins) = current(&state);
-        let query = MessageQuery { channel: Some(Channel::MAIN), from: Some(begins), ..MessageQuery::default() };
-        let stored = self.store().messages(id, &query).await?;
+        let (stored, total) = self.conversation(id, begins, usize::MAX).await?;
+        let before = match begins {
+            Begins::After(before) => before.min(total),
+            Begins::At(_) => total.saturating_sub(stored.len() as u64),
+        };
         let messages: Vec<Message> = stored.iter().map(|stored| stored.message.clone()).collect();
         let source = Source { old: old.as_ref(), messages: &messages, pinned: &how.pinned, compacting: false };
         let tokenizer = self.tokenizer();
         let plan = prepare(&source, how.keep_messages, &tokenizer).map_err(|error| {
             Error::refused(format!("compacting session {id}"), error.to_string(), "add to it, or keep fewer messages")
         })?;
-        Ok(Planned { plan, stored, messages, version: old.map_or(0, |old| old.version), begins, tokenizer })
+        Ok(Planned { plan, stored, messages, version: old.map_or(0, |old| old.version), before, tokenizer })
+    }
+
+    /// The last messages of the conversation after a summary, at most so many, and how many the session has in all.
+    pub(crate) async fn conversation(
+        &self,
+        id: SessionId,
+        begins: Begins,
+        most: usize,
+    ) -> Result<(Vec<StoredMessage>, u64)> {
+        let count = async || {
+            let session = self.store().session(id).await?;
+            Ok::<u64, Error>(session.counts.get(&Channel::MAIN).copied().unwrap_or(0))
+        };
+        let mut total = count().await?;
+        loop {
+            let stored = self.store().messages(id, &begins.query(total, most)).await?;
+            // What came meanwhile must not push the first of them out.
+            match count().await? {
+                now if now == total => return Ok((stored, total)),
+                now => total = now,
+            }
+        }
     }
 
     /// What a compaction by the built-in summarizer would give. Nothing is changed.
@@ -176,25 +253,26 @@ impl Milepost {
         let state = self.store().state(id).await?;
         let (Some(summary), begins) = current(&state) else { return Ok(Vec::new()) };
         let earlier = state.pointer("/summary/earlier").and_then(Value::as_array).map(Vec::as_slice);
-        let number = |section: &Value, key: &str| section.get(key).and_then(Value::as_u64).unwrap_or(0);
-        let mut ends: Vec<(u64, Seq)> = earlier
-            .unwrap_or_default()
-            .iter()
-            .map(|section| (number(section, "version"), Seq(number(section, BEGINS))))
-            .collect();
+        let version = |section: &Value| section.get("version").and_then(Value::as_u64).unwrap_or(0);
+        let mut ends: Vec<(u64, Begins)> =
+            earlier.unwrap_or_default().iter().map(|section| (version(section), Begins::of(section))).collect();
         ends.push((summary.version, begins));
-        let (mut from, mut all) = (Seq(0), Vec::new());
-        for (version, to) in ends.into_iter().filter(|(version, _)| *version > 0) {
-            let query = MessageQuery {
-                channel: Some(Channel::MAIN),
-                from: Some(from),
-                to: Some(to),
-                ..MessageQuery::default()
-            };
-            all.push(Dropped { version, messages: self.store().messages(id, &query).await? });
-            from = to;
+        let (first, to) = match begins {
+            Begins::After(before) => (Some(usize::try_from(before).unwrap_or(usize::MAX)), None),
+            Begins::At(entry) => (None, Some(entry)),
+        };
+        let query = MessageQuery { channel: Some(Channel::MAIN), first, to, ..MessageQuery::default() };
+        let mut left = self.store().messages(id, &query).await?;
+        let mut all = Vec::new();
+        for (version, end) in ends.into_iter().rev().filter(|(version, _)| *version > 0) {
+            all.push((version, end, Vec::new()));
         }
-        Ok(all)
+        for at in 0..all.len() {
+            let begins = all.get(at + 1).map_or(0, |(_, end, _)| end.count(&left));
+            all[at].2 = left.split_off(begins);
+        }
+        all.reverse();
+        Ok(all.into_iter().map(|(version, _, messages)| Dropped { version, messages }).collect())
     }
 
     /// A session's summary in force, for the session itself; none when it was never compacted.
@@ -271,6 +349,7 @@ impl Session {
                 "the conversation stays as it is: try again, or with another summarizer",
             )
         })?;
+        section[BEFORE] = json!(chapter.before);
         section[BEGINS] = json!(chapter.begins);
         section[TOKENS] = json!({
             "checkpoint": chapter.tokens_after, "lastCompactionInput": chapter.tokens_before, "totalSaved": total,

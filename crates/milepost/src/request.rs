@@ -7,8 +7,7 @@ use milepost_context::request::{
     AgentDescription, Context, MessagesRequest, Request, RequestError, RequestParts, build_messages, build_request,
     estimate_request_size,
 };
-use milepost_model::{Channel, Role, SessionId};
-use milepost_store::MessageQuery;
+use milepost_model::{Role, SessionId};
 use serde_json::Value;
 
 use crate::chapter::{Chapter, Compact, current};
@@ -26,13 +25,8 @@ impl Milepost {
         let session = self.store().session(id).await?;
         let state = self.store().state(id).await?;
         let (summary, begins) = current(&state);
-        let query = MessageQuery {
-            channel: Some(Channel::MAIN),
-            from: Some(begins),
-            last: Some(self.last_messages()),
-            ..MessageQuery::default()
-        };
-        let messages = self.store().messages(id, &query).await?.into_iter().map(|stored| stored.message).collect();
+        let (stored, _) = self.conversation(id, begins, self.last_messages()).await?;
+        let messages = stored.into_iter().map(|stored| stored.message).collect();
         let kind = session.agent.as_deref().unwrap_or_default();
         let context = match state.section("context") {
             None | Some(Value::Null) => Context::None,

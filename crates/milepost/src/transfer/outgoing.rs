@@ -41,7 +41,7 @@ pub(super) struct PieceEntry {
 }
 
 /// The event that a branch begins with.
-const BRANCHED: &str = "branched";
+pub(super) const BRANCHED: &str = "branched";
 /// Where a branch tells of the session that it was branched from, once it stands by itself.
 pub(super) const BRANCHED_FROM: &str = "branched_from";
 /// Where a checkpoint that was another session's tells its id there.

@@ -2,7 +2,13 @@
 
 use milepost::context::compact::{Extractive, Summarizer, SummarizerError, Summary};
 use milepost::context::history::{Dialect, RepairKind, check};
-use milepost::{Block, Compact, Message, MessageQuery, Milepost, NewSession, Role, Session, SessionPatch};
+use milepost::store::Claim;
+use milepost::transfer::ImportOptions;
+use milepost::transfer::export::{FileOptions, Layout, Present, chat_files, tree};
+use milepost::transfer::older::import_path;
+use milepost::{
+    Block, Compact, Message, MessageQuery, Milepost, NewMark, NewSession, Role, Session, SessionPatch, Trigger,
+};
 use serde_json::json;
 
 use crate::support::{Scratch, assistant, user};
@@ -70,6 +76,52 @@ async fn a_summary_stands_for_old_messages_which_stay_and_can_be_brought_back() 
     assert!(milepost.dropped(session.id()).await.unwrap().is_empty());
     let request = milepost.build_request(session.id(), "And now?").await.unwrap();
     assert!(request.system_prompt.contains("fault 3 "));
+}
+
+/// Where entries have other numbers, the conversation begins at the same message all the same.
+#[tokio::test]
+async fn a_session_that_came_from_files_goes_on_from_its_summary() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let patch = SessionPatch::new().agent("dev").feature("F").task("T");
+    let session = milepost.create(NewSession { patch, ..NewSession::default() }).await.unwrap();
+    for number in 0..12 {
+        session.patch(SessionPatch::new().title(format!("title {number}"))).await.unwrap();
+        session.append(user(&format!("Please mend fault {number} of the parser, and tell me how."))).await.unwrap();
+        scratch.clock.advance_ms(1000);
+    }
+    let how = Compact { keep_messages: 6, ..Compact::default() };
+    for _ in 0..2 {
+        session.compact(&how, &Says(ANSWER)).await.unwrap();
+        for number in 0..3 {
+            scratch.clock.advance_ms(1000);
+            session.append(user(&format!("And one more fault {number}, which is as long."))).await.unwrap();
+        }
+    }
+    session.checkpoint(NewMark::new(Trigger::Manual)).await.unwrap();
+    let parts = async |milepost: &Milepost, id| {
+        let dropped = milepost.dropped(id).await.unwrap();
+        let counts: Vec<_> = dropped.iter().map(|part| (part.version, part.messages.len())).collect();
+        let parts = milepost.request_parts(id, "go on").await.unwrap();
+        (counts, parts.messages.iter().map(|message| message.text().into_owned()).collect::<Vec<_>>())
+    };
+    let here = parts(&milepost, session.id()).await;
+    assert_eq!((&here.0[..], here.1.len()), (&[(1, 6), (2, 3)][..], 9));
+    let layouts = [Some(Layout::Hosted), Some(Layout::Task), Some(Layout::Feature), Some(Layout::Graph), None];
+    for layout in layouts {
+        let (dir, other) = (tempfile::tempdir().unwrap(), Scratch::new());
+        match layout {
+            Some(layout) => {
+                tree(milepost.store(), session.id(), layout, dir.path(), &FileOptions::default()).await.unwrap();
+            }
+            None => drop(chat_files(milepost.store(), session.id(), dir.path(), Present::Refuse).await.unwrap()),
+        }
+        other.clock.advance_ms(60_000);
+        let there = other.open().await;
+        let claim = Claim::new("a test");
+        let came = import_path(there.store(), dir.path(), &ImportOptions::default(), &claim).await.unwrap();
+        assert_eq!(parts(&there, came[0].session).await, here, "{layout:?}");
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use milepost_model::{
-    Body, Channel, Checkpoint, CheckpointId, Delta, Entry, Event, Hash, HashedState, Position, Resumable, Seq,
+    Body, Branch, Channel, Checkpoint, CheckpointId, Delta, Entry, Event, Hash, HashedState, Position, Resumable, Seq,
     SessionId, SessionPatch, Status, TimelineId, Timestamp, Trigger,
 };
 use milepost_store::{Claim, Store};
@@ -12,15 +12,16 @@ use serde_json::{Map, Value, json};
 
 use super::kept_files::Kept;
 use super::say::{Said, said};
+use crate::chapter;
 use crate::engine::Milepost;
 use crate::error::{Error, Result};
 use crate::project::{Owner, Projects};
 use crate::redaction::{self, Secret};
 use crate::transfer::incoming::Incoming;
-use crate::transfer::outgoing::{Line, Piece, PieceEntry};
+use crate::transfer::outgoing::{BRANCHED, BRANCHED_FROM, COPIED_FROM, Line, Piece, PieceEntry};
 use crate::transfer::triggers;
 use crate::transfer::written::{self, AS_WRITTEN, IMPORTED_ID};
-use crate::transfer::{Ids, ImportOptions, Imported, ORIGINAL_ID, OnProgress, Progress};
+use crate::transfer::{Ids, ImportOptions, Imported, ORIGINAL_ID, OnProgress, Progress, derived};
 
 /// The longest name that is taken over: what the store allows.
 const MAX_NAME: usize = 1 << 10;
@@ -40,6 +41,15 @@ pub(super) struct Found {
     pub extra: Map<String, Value>,
     /// What its document said in words that it has none for.
     pub written: Option<(&'static str, Map<String, Value>)>,
+}
+
+/// What becomes a session's log.
+struct Log {
+    begins: Timestamp,
+    entries: Vec<(Option<Timestamp>, Body)>,
+    /// So many of them, from the first, are older than the branch that the session is.
+    shared: usize,
+    is_branch: bool,
 }
 
 /// A session in the making.
@@ -180,6 +190,15 @@ impl Builder {
         self.created = self.created.or(time);
     }
 
+    /// Takes what a checkpoint of ours says of the session that its own branched from.
+    pub fn branch(&mut self, map: &mut Map<String, Value>) {
+        let from = json!({ "session": map.get("parentSessionId"), "at": map.get("branchPoint") });
+        if self.original.parse::<SessionId>().is_ok() && serde_json::from_value::<Branch>(from.clone()).is_ok() {
+            ["parentSessionId", "branchPoint"].iter().for_each(|key| drop(map.remove(*key)));
+            self.patch.0.insert(BRANCHED_FROM.into(), from);
+        }
+    }
+
     /// Messages of a whole conversation: those that are not there yet are added.
     pub fn conversation(&mut self, list: Vec<Value>) -> Result<()> {
         let mut read = Vec::with_capacity(list.len());
@@ -220,6 +239,7 @@ impl Builder {
     pub fn set_state(&mut self, time: Option<Timestamp>, mut state: Value) -> Result<()> {
         if let Value::Object(map) = &mut state {
             map.retain(|_, value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty()));
+            map.get_mut("summary").map(chapter::leave_log);
         }
         self.redact(&mut state);
         let delta = Delta::diff(&self.state, &state).map_err(|error| self.refuse(error.to_string()))?;
@@ -350,7 +370,7 @@ impl Builder {
         }
         self.patch.0.insert(IMPORTED_HASH.into(), hash.clone().into());
         if let Some(engine) = &self.engine {
-            engine.redaction().patch(&mut self.patch);
+            engine.redaction().patch(&mut self.patch)?;
             // Before anything names them.
             redaction::keep(engine, std::mem::take(&mut self.secrets).into_values().collect()).await?;
         }
@@ -358,29 +378,74 @@ impl Builder {
             let kinds = std::mem::take(&mut self.kinds).into_iter().collect::<Vec<_>>().join(", ");
             self.note(format!("secrets were taken out before it was stored: {kinds}"));
         }
-        let now = store.source().now();
+        let log = self.log(store.source().now());
+        let mut incoming = Incoming::new(store, id, Ids::Preserve, claim);
+        incoming.made_of = hash;
+        let last = match self.put(&mut incoming, log, store, options, progress).await {
+            Ok(last) => last,
+            Err(error) => {
+                incoming.discard().await?;
+                return Err(error);
+            }
+        };
+        // Beside the session before it is shown: nobody finds it without.
+        if let Err(error) = std::mem::take(&mut self.beside).write(store, id, &self.state, last).await {
+            Projects::open(store).await?.forget(&Owner::Session(id)).await?;
+            incoming.discard().await?;
+            return Err(error);
+        }
+        let imported = Box::pin(incoming.finish()).await?;
+        Ok(Imported { original: self.original, notes: self.notes, ..imported })
+    }
+
+    /// The log, with what tells of the session as a whole.
+    fn log(&mut self, now: Timestamp) -> Log {
+        let told = self.entries.iter().find_map(|(time, _)| *time);
+        let created = self.created.or(told).unwrap_or(now).min(now);
+        // A branch has messages that are older than it is.
+        let begins = told.unwrap_or(created).min(created);
+        let is_older = |(time, _): &&(Option<Timestamp>, Body)| time.is_none_or(|time| time < created);
+        let is_branch = self.patch.0.contains_key(BRANCHED_FROM);
+        let from = self.patch.0.get(BRANCHED_FROM).filter(|_| begins < created).cloned();
+        let older = from.as_ref().map_or(0, |_| self.entries.iter().take_while(is_older).count());
         if !self.as_written.is_empty() {
-            // The time of the last entry, as the loop below gives it.
-            let begun =
-                self.created.or_else(|| self.entries.iter().find_map(|(time, _)| *time)).unwrap_or(now).min(now);
+            // The time of the last entry, as it is written.
             let step = |last: Timestamp, time: &Option<Timestamp>| time.unwrap_or(last).min(now).max(last);
+            let begun = if older > 0 { created } else { begins };
             let active = self.entries.iter().fold(begun, |last, (time, _)| step(last, time));
             let kept = written::of_session(active.unix_ms(), std::mem::take(&mut self.as_written));
             self.patch.0.insert(AS_WRITTEN.into(), kept);
         }
-        let first = self.created.or_else(|| self.entries.iter().find_map(|(time, _)| *time)).unwrap_or(now).min(now);
-        let timeline: TimelineId = store.source().id();
-        let set = json!({ "set": std::mem::take(&mut self.patch) });
-        let mut entries = std::mem::take(&mut self.entries);
-        entries.insert(0, (Some(first), Body::Event(Event::new("session", set))));
-        let mut incoming = Incoming::new(store, id, Ids::Preserve, claim);
-        incoming.made_of = hash;
-        let end = Seq(entries.len() as u64);
-        let mut outcome = incoming.take(Piece::Line(Line { id: timeline, parent: None, end })).await;
-        let mut last = first;
-        for (number, (time, mut body)) in entries.into_iter().enumerate() {
-            if outcome.is_err() {
-                break;
+        let (mut set, mut entries) = (std::mem::take(&mut self.patch), std::mem::take(&mut self.entries));
+        if let Some(from) = from {
+            // As in any copy of a branch: the session was created where it left its parent.
+            let data = json!({ "session": from["session"], "from": from["at"], "set": std::mem::take(&mut set) });
+            entries.insert(older, (Some(created), Body::Event(Event::new(BRANCHED, data))));
+        }
+        entries.insert(0, (Some(begins), Body::Event(Event::new("session", json!({ "set": set })))));
+        Log { begins, entries, shared: if older > 0 { older + 1 } else { 0 }, is_branch }
+    }
+
+    /// Writes the log. Returns the time of its last entry.
+    async fn put(
+        &mut self,
+        incoming: &mut Incoming<'_>,
+        log: Log,
+        store: &Store,
+        options: &ImportOptions,
+        progress: OnProgress<'_>,
+    ) -> Result<Timestamp> {
+        let (now, total) = (store.source().now(), log.entries.len());
+        let mut timeline: TimelineId = store.source().id();
+        let end = Seq(if log.shared > 0 { log.shared } else { total } as u64);
+        incoming.take(Piece::Line(Line { id: timeline, parent: None, end })).await?;
+        let mut last = log.begins;
+        for (number, (time, mut body)) in log.entries.into_iter().enumerate() {
+            let seq = Seq(number as u64);
+            if number > 0 && number == log.shared {
+                let parent = Some(Position { timeline, seq: Seq(seq.0 - 1) });
+                timeline = store.source().id();
+                incoming.take(Piece::Line(Line { id: timeline, parent, end: Seq(total as u64) })).await?;
             }
             if let Some(time) = time.filter(|time| *time < last || *time > now) {
                 self.note(format!("some times lie before the message before, or in the future ({time}): moved"));
@@ -390,28 +455,24 @@ impl Builder {
                 }
             }
             last = time.unwrap_or(last).min(now).max(last);
-            if let Body::Mark(mark) = &mut body
-                && (options.ids == Ids::Remap || mark.id.to_bytes() == [0; 16])
-            {
-                mark.id = store.source().id();
+            if let Body::Mark(mark) = &mut body {
+                if options.ids == Ids::Remap || mark.id.to_bytes() == [0; 16] {
+                    mark.id = store.source().id();
+                } else if log.is_branch
+                    && !mark.extra.contains_key(COPIED_FROM)
+                    && (number < log.shared || store.backend().mark(store.workspace(), mark.id).await?.is_some())
+                {
+                    // The session that it branched from has one of this id; also one taken when the branch was made.
+                    mark.extra.insert(COPIED_FROM.into(), mark.id.to_string().into());
+                    mark.id = derived(incoming.session(), mark.id);
+                }
             }
-            let at = Position { timeline, seq: Seq(number as u64) };
-            progress(Progress { entries: number as u64, entries_total: end.0 });
-            let entry = Entry { at, time: last, kind: body.kind(), body: Some(body) };
-            outcome = incoming.take(Piece::Entry(Box::new(PieceEntry { entry, blobs: Vec::new(), whole: None }))).await;
+            progress(Progress { entries: seq.0, entries_total: total as u64 });
+            let entry = Entry { at: Position { timeline, seq }, time: last, kind: body.kind(), body: Some(body) };
+            let piece = Piece::Entry(Box::new(PieceEntry { entry, blobs: Vec::new(), whole: None }));
+            incoming.take(piece).await?;
         }
-        if let Err(error) = outcome {
-            incoming.discard().await?;
-            return Err(error);
-        }
-        // Beside the session before it is shown: nobody finds it without.
-        if let Err(error) = std::mem::take(&mut self.beside).write(store, id, &self.state, last).await {
-            Projects::open(store).await?.forget(&Owner::Session(id)).await?;
-            incoming.discard().await?;
-            return Err(error);
-        }
-        let imported = Box::pin(incoming.finish()).await?;
-        Ok(Imported { original: self.original, notes: self.notes, ..imported })
+        Ok(last)
     }
 }
 

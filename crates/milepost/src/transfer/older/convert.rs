@@ -146,6 +146,7 @@ fn hosted(builder: &mut Builder, mut map: Map<String, Value>) -> Result<()> {
         about(builder, context);
         drop_keys(context, &CONTEXT);
     }
+    builder.branch(&mut map);
     drop_keys(&mut map, &["version", "sessionId", "timestamp", "checkpointNumber"]);
     builder.begin(at);
     builder.conversation(messages.unwrap_or_default())?;

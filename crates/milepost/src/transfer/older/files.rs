@@ -104,6 +104,10 @@ pub(super) fn read(path: &Path, options: &ImportOptions) -> Result<Documents> {
     let mut content = Vec::new();
     let max = options.limits.max_file_bytes;
     file.take(max.saturating_add(1)).read_to_end(&mut content).map_err(|error| read_error(path, error))?;
+    // A log in which nothing was said yet.
+    if content.trim_ascii().is_empty() && path.extension().is_some_and(|end| end == "jsonl") {
+        return Ok(Documents::default());
+    }
     let named = ImportOptions { from: Some(path.display().to_string()), ..options.clone() };
     parse(&content, &named)
 }

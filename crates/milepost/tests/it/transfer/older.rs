@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::transfer::bundle::bundle;
 use crate::transfer::exports::{LAYOUTS, tree_of};
-use crate::transfer::scene::{Dice, START, Scene, any_session, claim};
+use crate::transfer::scene::{Dice, START, Scene, any_session, claim, grow};
 
 async fn take(store: &Store, content: &Value) -> Imported {
     let bytes = serde_json::to_vec(content).unwrap();
@@ -339,4 +339,108 @@ async fn importing_the_same_again_adds_nothing() {
     remap.ids = Ids::Remap;
     import_path(&store, dir.path(), &remap, &claim()).await.unwrap();
     assert_eq!(ids(&store).await.len(), 7);
+}
+
+#[tokio::test]
+async fn a_session_without_messages_comes_back() {
+    let scene = Scene::new(8);
+    let from = scene.memory().await;
+    let writer = from.create(NewSession::default(), &claim()).await.unwrap();
+    let id = writer.id();
+    let state = milepost::model::State::try_from(json!({ "memory": { "a": 1 } })).unwrap();
+    writer.append(Append::new().state(state.clone()).mark(NewMark::new(Trigger::Manual))).await.unwrap();
+    for layout in LAYOUTS {
+        let dir = tempfile::tempdir().unwrap();
+        tree(&from, id, layout, dir.path(), &FileOptions::default()).await.unwrap();
+        let to = scene.memory().await;
+        let imported = import_dir(&to, dir.path()).await;
+        assert_eq!((imported.len(), imported[0].session, imported[0].messages), (1, id, 0), "{layout:?}");
+        assert_eq!(to.state(id).await.unwrap().pointer("/memory"), state.pointer("/memory"), "{layout:?}");
+    }
+    let log = scene.dir.path().join("log.jsonl");
+    let mut lines = Vec::new();
+    assert_eq!(jsonl(&from, id, &mut lines).await.unwrap(), 0);
+    fs::write(&log, lines).unwrap();
+    assert_eq!(import_dir(&scene.memory().await, &log).await[0].messages, 0);
+}
+
+#[tokio::test]
+async fn a_branch_keeps_its_times_and_knows_its_parent() {
+    let scene = Scene::new(9);
+    let from = scene.memory().await;
+    let say = |text: &str| Append::new().message(Message::new(Role::User, text));
+    let parent = from.create(NewSession::default(), &claim()).await.unwrap();
+    for text in ["one", "two"] {
+        scene.clock.advance_ms(1000);
+        parent.append(say(text).mark(NewMark::new(Trigger::Manual))).await.unwrap();
+    }
+    let at = from.marks(parent.id(), &MarkQuery::default()).await.unwrap()[0].at;
+    scene.clock.advance_ms(1000);
+    let new = NewSession { id: None, patch: SessionPatch::new().title("branch") };
+    let branch = from.branch(at, new, &claim()).await.unwrap();
+    scene.clock.advance_ms(1000);
+    branch.append(say("three").mark(NewMark::new(Trigger::Manual))).await.unwrap();
+    let (parent, id) = (parent.id(), branch.id());
+    let dir = tempfile::tempdir().unwrap();
+    for session in [parent, id] {
+        tree(&from, session, Layout::Hosted, dir.path(), &FileOptions::default()).await.unwrap();
+    }
+    let to = scene.memory().await;
+    let imported = import_dir(&to, dir.path()).await;
+    assert_eq!(imported.len(), 2);
+    assert!(imported.iter().all(|one| one.notes.is_empty()), "{imported:?}");
+    for session in [parent, id] {
+        let times = async |store: &Store| -> Vec<Timestamp> {
+            messages(store, session).await.iter().map(|found| found.time).collect()
+        };
+        assert_eq!(times(&to).await, times(&from).await);
+        let marks = async |store: &Store| -> Vec<Timestamp> {
+            store.marks(session, &MarkQuery::default()).await.unwrap().iter().map(|mark| mark.time).collect()
+        };
+        assert_eq!(marks(&to).await, marks(&from).await);
+        let (was, is) = (from.session(session).await.unwrap(), to.session(session).await.unwrap());
+        assert_eq!((is.created, is.active, is.title), (was.created, was.active, was.title));
+    }
+    let shown = to.session(id).await.unwrap();
+    assert_eq!(shown.extra["branched_from"], json!({ "session": parent, "at": at }));
+    let verified = to.verify().await.unwrap();
+    assert!(verified.is_whole(), "{:?}", verified.problems);
+    // What is imported is the same when it is written and imported once more.
+    let (second, third) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    tree(&to, id, Layout::Hosted, second.path(), &FileOptions::default()).await.unwrap();
+    let again = scene.memory().await;
+    import_dir(&again, second.path()).await;
+    tree(&again, id, Layout::Hosted, third.path(), &FileOptions::default()).await.unwrap();
+    assert_eq!(tree_of(third.path()), tree_of(second.path()));
+    assert!(import_dir(&to, dir.path()).await.iter().all(|one| one.notes[0].contains("was imported before")));
+}
+
+#[tokio::test]
+async fn any_branch_comes_back_beside_its_parent() {
+    for seed in 0..24 {
+        let scene = Scene::new(seed);
+        let (from, dice) = (scene.memory().await, Dice::new(seed));
+        let parent = any_session(&scene, &from, &dice).await;
+        let marks = from.marks(parent, &MarkQuery::default()).await.unwrap();
+        let Some(mark) = marks.get(dice.below(marks.len() as u64) as usize) else { continue };
+        // Some branches are made in the millisecond of the checkpoint.
+        scene.clock.advance_ms(dice.below(2) as i64);
+        let branch = from.branch(mark.at, NewSession::default(), &claim()).await.unwrap();
+        grow(&scene, &branch, &dice, dice.below(8)).await;
+        let id = branch.id();
+        let dir = tempfile::tempdir().unwrap();
+        for session in [parent, id] {
+            tree(&from, session, Layout::Hosted, dir.path(), &FileOptions::default()).await.unwrap();
+        }
+        let to = scene.memory().await;
+        import_dir(&to, dir.path()).await;
+        let times = async |store: &Store| -> Vec<Timestamp> {
+            messages(store, id).await.iter().map(|found| found.time).collect()
+        };
+        assert_eq!(times(&to).await, times(&from).await, "{seed}");
+        let (was, is) = (from.session(id).await.unwrap(), to.session(id).await.unwrap());
+        assert_eq!((is.created, is.extra["branched_from"].clone()), (was.created, json!(was.branch)), "{seed}");
+        let verified = to.verify().await.unwrap();
+        assert!(verified.is_whole(), "{seed}: {:?}", verified.problems);
+    }
 }
