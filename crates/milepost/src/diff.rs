@@ -18,9 +18,10 @@ pub struct Diff {
     pub a: Mark,
     /// The second.
     pub b: Mark,
-    /// The last entry that both have; none when they share nothing.
+    /// The last entry that both have; none when they share nothing, also where both begin with copies of the same.
     pub common: Option<Position>,
-    /// Messages that only the first has.
+    /// Messages that only the first has: those after the last entry that both have or, where there is none, after the
+    /// last of the first messages that are equal.
     pub only_a: Vec<StoredMessage>,
     /// Messages that only the second has.
     pub only_b: Vec<StoredMessage>,
@@ -51,8 +52,15 @@ impl Milepost {
         let (a, b) = (self.store().load(a).await?, self.store().load(b).await?);
         let common = self.common(a.mark.at, b.mark.at).await?;
         let after = MessageQuery { from: common.map(|at| at.seq.next()), ..MessageQuery::default() };
-        let only_a = self.store().messages_at(a.mark.at, &after).await?;
-        let only_b = self.store().messages_at(b.mark.at, &after).await?;
+        let mut only_a = self.store().messages_at(a.mark.at, &after).await?;
+        let mut only_b = self.store().messages_at(b.mark.at, &after).await?;
+        if common.is_none() {
+            // A branch that was copied (archived, pushed, imported) has its own copies of what it shares.
+            let is_same = |(a, b): &(&StoredMessage, &StoredMessage)| a.message == b.message;
+            let same = only_a.iter().zip(&only_b).take_while(is_same).count();
+            only_a.drain(..same);
+            only_b.drain(..same);
+        }
         let spent = |messages: &[StoredMessage]| messages.iter().map(|stored| Usage::of(&stored.message)).sum();
         Ok(Diff {
             usage_a: spent(&only_a),

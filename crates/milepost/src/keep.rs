@@ -296,6 +296,15 @@ impl Milepost {
         Ok(found.filter(|archived| !archived.returned))
     }
 
+    /// Forgets where an archived session is: its archive is gone. A secret that is erased later is not looked for there.
+    pub async fn forget_archived(&self, id: SessionId) -> Result<()> {
+        let key = id.to_string();
+        if let Some(record) = self.store().record(ARCHIVED, &key).await? {
+            self.store().delete_record(ARCHIVED, &key, record.version).await?;
+        }
+        Ok(())
+    }
+
     /// Brings an archived session back. It stays in the archive too.
     pub async fn unarchive(&self, archived: &Archived, from: &Store) -> Result<()> {
         let claim: Claim = self.claim();

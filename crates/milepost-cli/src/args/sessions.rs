@@ -112,6 +112,9 @@ run are gone on with by `milepost resume`, a conversation by `milepost chat
     Unarchive {
         /// The session
         session: String,
+        /// Do not bring it back: only forget where it is, because the archive is gone. What is there stays there
+        #[arg(long)]
+        forget: bool,
     },
     /// Put sessions, or one checkpoint, into the trash
     Trash {

@@ -114,7 +114,7 @@ async fn sessions(app: &mut App, command: Sessions) -> Result<()> {
         Sessions::Summary { session, reader } => sessions::summary(app, &session, reader.as_deref()).await,
         Sessions::Uncompact { session } => sessions::uncompact(app, &session).await,
         Sessions::Archive(args) => transfer::archive(app, args).await,
-        Sessions::Unarchive { session } => transfer::unarchive(app, &session).await,
+        Sessions::Unarchive { session, forget } => transfer::unarchive(app, &session, forget).await,
         Sessions::Trash { sessions, checkpoint } => sessions::trash(app, &sessions, checkpoint.as_deref(), true).await,
         Sessions::Untrash { sessions, checkpoints: true, .. } => sessions::untrash_checkpoints(app, &sessions).await,
         Sessions::Untrash { sessions, checkpoint, .. } => {

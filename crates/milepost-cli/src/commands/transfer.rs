@@ -419,14 +419,20 @@ pub async fn find(app: &mut App, given: &str) -> Result<milepost::Archived> {
     }
 }
 
-pub async fn unarchive(app: &mut App, session: &str) -> Result<()> {
+pub async fn unarchive(app: &mut App, session: &str, forget: bool) -> Result<()> {
     let archived = find(app, session).await?;
-    bring_back(app, &archived).await?;
     let id: SessionId = archived.session_id;
-    if app.out.json {
-        return app.out.json(&json!({ "sessionId": id }));
+    match forget {
+        true => app.engine().await?.forget_archived(id).await?,
+        false => bring_back(app, &archived).await?,
     }
-    app.out.line(format!("{id} is back"))
+    if app.out.json {
+        return app.out.json(&json!({ "sessionId": id, "forgotten": forget }));
+    }
+    app.out.line(match forget {
+        true => format!("it is forgotten that {id} is in {}", plain(&archived.url)),
+        false => format!("{id} is back"),
+    })
 }
 
 /// The same error, or, where the session that is not here was archived, one that says so.
@@ -457,7 +463,11 @@ pub async fn bring_back_if_archived(app: &mut App, given: &str) -> Result<Option
 async fn bring_back(app: &mut App, archived: &milepost::Archived) -> Result<()> {
     let engine = app.engine().await?;
     // An archive that is away must not be made anew, and be empty.
-    places::must_exist(&archived.url)?;
+    if let Err(error) = places::must_exist(&archived.url) {
+        let id = short(archived.session_id);
+        app.out.note(format!("if that archive is gone for good: `milepost sessions unarchive {id} --forget`"));
+        return Err(error);
+    }
     let other = app.other_store(&archived.url).await?;
     engine.unarchive(archived, &other).await?;
     Ok(other.close().await.map_err(milepost::Error::from)?)

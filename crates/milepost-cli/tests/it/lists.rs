@@ -158,6 +158,14 @@ fn an_archive_that_is_away_is_not_made_anew() {
     std::fs::rename(&away, &archive).unwrap();
     place.ok(&["sessions", "unarchive", &id]);
     assert_eq!(place.texts(&id), ["one"]);
+    // One that is gone for good is not listed for ever.
+    place.ok(&["sessions", "archive", &id, "--to", &format!("sqlite:{}", archive.display())]);
+    std::fs::remove_file(&archive).unwrap();
+    let gone = place.run(&["sessions", "unarchive", &id]);
+    assert!(gone.err.contains("--forget"), "{gone:?}");
+    place.ok(&["sessions", "unarchive", &id, "--forget"]);
+    assert_eq!(place.json(&["sessions", "list", "--archived"])["archived"].as_array().unwrap().len(), 0);
+    assert_eq!(place.run(&["sessions", "show", &id]).code, 3);
 }
 
 #[test]

@@ -247,3 +247,25 @@ async fn an_artifact_that_held_a_secret_can_still_be_read() {
     assert_eq!(projects.log_lines(&owner, 0, 10).await.unwrap()[0].text, "it is [gone]");
     assert!(redact(&scratch, &milepost, true).await.is_nothing());
 }
+
+#[tokio::test]
+async fn a_diff_with_a_branch_that_was_archived_shows_what_is_its_own() {
+    let scratch = Scratch::new();
+    let (milepost, archive) = (scratch.open().await, Archive::new(&scratch));
+    let parent = milepost.create(NewSession::default()).await.unwrap();
+    parent.append(user("one")).await.unwrap();
+    parent.append(user("two")).await.unwrap();
+    let fork = parent.checkpoint_labelled("fork").await.unwrap();
+    let branch = milepost.branch(parent.id(), &Point::Checkpoint(fork), NewSession::default()).await.unwrap();
+    branch.append(user("three")).await.unwrap();
+    let left = branch.checkpoint_labelled("left").await.unwrap();
+    let id = branch.id();
+    branch.release().await.unwrap();
+    archive.take(&milepost, id).await.unwrap();
+    archive.give_back(&milepost, id).await;
+    let texts = |messages: &[milepost::StoredMessage]| -> Vec<String> {
+        messages.iter().map(|stored| stored.message.text().into_owned()).collect()
+    };
+    let diff = milepost.diff(fork, left).await.unwrap();
+    assert_eq!((diff.common, texts(&diff.only_a), texts(&diff.only_b)), (None, vec![], vec!["three".to_owned()]));
+}
