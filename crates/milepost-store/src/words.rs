@@ -66,6 +66,29 @@ pub fn bare(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// A text as it is, and as it is written with small letters that share their capitals: ς and σ, ß and ss. An index may have any
+/// of them.
+#[cfg_attr(not(any(feature = "sqlite", feature = "postgres")), expect(dead_code, reason = "only those have an index"))]
+pub(crate) fn spellings(text: &str) -> Vec<String> {
+    let small = text.to_lowercase();
+    let inner = small.replace('ς', "σ");
+    let mut last = String::with_capacity(inner.len());
+    let mut letters = inner.chars().peekable();
+    let mut is_within = false;
+    while let Some(c) = letters.next() {
+        let is_end = letters.peek().is_none_or(|next| !next.is_alphanumeric());
+        last.push(if c == 'σ' && is_within && is_end { 'ς' } else { c });
+        is_within = c.is_alphanumeric();
+    }
+    let mut all = vec![text.to_owned()];
+    for other in [inner, last, small.replace('ß', "ss"), small.replace("ss", "ß")] {
+        if other != small && !all.contains(&other) {
+            all.push(other);
+        }
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

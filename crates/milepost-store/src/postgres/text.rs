@@ -23,7 +23,7 @@ use super::{log, rows};
 use crate::backend::*;
 use crate::codec::searchable_text;
 use crate::error::{Error, Result};
-use crate::words::spaced;
+use crate::words::{spaced, spellings};
 
 /// Texts longer than this are indexed up to here.
 const INDEXED_BYTES: usize = 1 << 20;
@@ -94,15 +94,20 @@ fn stretches(words: &[String]) -> Vec<String> {
     all
 }
 
-/// A term as the server searches for it; none when there is no word in it.
+/// A term as the server searches for it, in whatever spelling; none when there is no word in it.
 fn query(term: &Term) -> Option<String> {
-    let words = words(&term.text);
+    let all: Vec<String> = spellings(&term.text).iter().filter_map(|text| phrase(text, term.prefix)).collect();
+    (!all.is_empty()).then(|| all.join(" | "))
+}
+
+fn phrase(text: &str, is_prefix: bool) -> Option<String> {
+    let words = words(text);
     let words = &words[..words.len().min(OVERLAP)];
     if words.is_empty() {
         return None;
     }
     let phrase = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" <-> ");
-    Some(if term.prefix { format!("{phrase}:*") } else { phrase })
+    Some(if is_prefix { format!("{phrase}:*") } else { phrase })
 }
 
 /// Searches what was appended before. Better hits come first, then newer ones.

@@ -139,7 +139,16 @@ fn fold(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
     }
-    text.nfd().filter(|c| !is_accent(*c)).flat_map(char::to_lowercase).nfc().collect()
+    let mut out = String::with_capacity(text.len());
+    for c in text.nfd().filter(|c| !is_accent(*c)).flat_map(char::to_lowercase).nfc() {
+        match c {
+            // Small letters that share their capitals with others: ΟΔΟΣ is οδος, STRASSE is Straße.
+            'ς' => out.push('σ'),
+            'ß' => out.push_str("ss"),
+            _ => out.push(c),
+        }
+    }
+    out
 }
 
 /// Whether a mark may be left out in writing: accents of Latin, Greek and Cyrillic, points of Hebrew and Arabic, and what chooses between
@@ -243,6 +252,27 @@ mod tests {
         assert_eq!(query("rown f").matches("The quick BROWN fox"), Some(1));
         assert_eq!(query("ÉTÉ").matches("L'ete dernier"), Some(1));
         assert_eq!(query("zebra").matches("The quick brown fox"), None);
+    }
+
+    #[test]
+    fn letters_that_share_a_capital_are_the_same() {
+        let substring = |wanted: &str, text: &str| {
+            let query = SearchQuery { substring: true, ..SearchQuery::new(wanted) };
+            Terms::parse(&query).unwrap().matches(text)
+        };
+        let same = [
+            ["Οδυσσευς", "ΟΔΥΣΣΕΥΣ"],
+            ["σίσυφος", "ΣΊΣΥΦΟΣ"],
+            ["HAUPTSTRASSE", "Hauptstraße"],
+            ["HAUPTSTRAẞE", "hauptstrasse"],
+        ];
+        for [one, other] in same {
+            for (wanted, text) in [(one, other), (other, one)] {
+                assert_eq!(count(wanted, text), Some(1), "{wanted} {text}");
+                assert_eq!(substring(wanted, &format!("x{text}x")), Some(1), "{wanted} {text}");
+            }
+        }
+        assert_eq!(count("Οδυσσευς", "ΟΔΥΣΣΕΥ"), None);
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub async fn check_scripts(milepost: &Milepost) {
         "Η Ελλάδα είναι εδώ",
         "новогодняя ёлка",
         "한국어 검색",
+        "Ο ΟΔΥΣΣΕΥΣ",
+        "Hauptstraße 5",
     ];
     for text in plain {
         session.append(user(text)).await.unwrap();
@@ -95,6 +97,17 @@ pub async fn check_scripts(milepost: &Milepost) {
     }
     for text in ["елка", "ЁЛКА", "ёл*"] {
         assert_eq!(found(milepost, query(text)).await, ["новогодняя ёлка"], "{text}");
+    }
+    // Two small letters have one capital in Greek, and one has two in German.
+    for (text, is_in) in [("Οδυσσευς", "Ο ΟΔΥΣΣΕΥΣ"), ("HAUPTSTRASSE", "Hauptstraße 5"), ("straẞe", "Hauptstraße 5")]
+    {
+        let substring = SearchQuery { substring: true, ..query(text) };
+        assert_eq!(found(milepost, substring).await, [is_in], "{text}");
+    }
+    for (text, is_in) in
+        [("Οδυσσευς", "Ο ΟΔΥΣΣΕΥΣ"), ("HAUPTSTRASSE", "Hauptstraße 5"), ("hauptstrass*", "Hauptstraße 5")]
+    {
+        assert_eq!(found(milepost, query(text)).await, [is_in], "{text}");
     }
     assert_eq!(found(milepost, query("한*")).await, ["한국어 검색"]);
     assert!(found(milepost, query("하*")).await.is_empty(), "another syllable");
@@ -143,6 +156,7 @@ async fn the_index_and_the_scan_find_the_same() {
     check(&milepost).await;
     assert_eq!(milepost.search(&SearchQuery::new("fox")).await.unwrap().how, How::Index);
     check_scripts(&milepost).await;
+    assert_eq!(found(&milepost, SearchQuery::new("Οδυσσευς")).await, ["Ο ΟΔΥΣΣΕΥΣ"]);
     let mut encrypted = Scratch::new();
     encrypted.options.store.keys.master = Some(MasterKey::from_bytes([7; 32]));
     let milepost = encrypted.open().await;
@@ -151,6 +165,8 @@ async fn the_index_and_the_scan_find_the_same() {
     let how = milepost.search(&SearchQuery::new("fox")).await.unwrap().how;
     assert!(matches!(&how, How::Scan { why, messages: 10 } if why.contains("encrypted")), "{how:?}");
     check_scripts(&milepost).await;
+    assert_eq!(found(&milepost, SearchQuery::new("Οδυσσευς")).await, ["Ο ΟΔΥΣΣΕΥΣ"]);
+    assert_eq!(found(&milepost, SearchQuery::new("HAUPTSTRASSE")).await, ["Hauptstraße 5"]);
 }
 
 #[tokio::test]
