@@ -43,7 +43,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import milepost
-from milepost import _milepost
+from milepost import _adapt, _milepost
 from milepost.errors import NotFound
 
 __all__ = ["Imported", "MilepostSaver"]
@@ -83,6 +83,8 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         key: str | None = None,
     ) -> None:
         super().__init__(serde=serde)
+        options = {"workspace": workspace, "key": key}
+        _adapt.refuse_options(store, {name: value for name, value in options.items() if value is not None})
         self._owned = isinstance(store, str)
         if isinstance(store, str):
             store = milepost.open(store, workspace=workspace, key=key)

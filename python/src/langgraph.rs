@@ -366,6 +366,31 @@ fn pairs<'py>(py: Python<'py>, found: &Found) -> PyResult<Bound<'py, PyList>> {
     Ok(writes)
 }
 
+/// The items of all lists, each once, and for every list where its items are among them.
+fn pooled(all: &[Found]) -> (Vec<Arc<[u8]>>, Vec<Vec<usize>>) {
+    let (mut pool, mut known) = (Vec::new(), HashMap::<*const u8, usize>::new());
+    let mut places: Vec<Vec<usize>> = Vec::new();
+    // Most items stand where they stand in the list of the same channel that was looked at last.
+    let mut last = HashMap::new();
+    for (channel, value) in all.iter().flat_map(|found| &found.values) {
+        let FoundValue::List(items) = value else { continue };
+        let before = last.insert(channel.as_str(), (items.as_slice(), places.len()));
+        let place_of = |(number, item): (usize, &Arc<[u8]>)| {
+            let same = before.filter(|(items, _)| items.get(number).is_some_and(|other| Arc::ptr_eq(item, other)));
+            match same {
+                Some((_, list)) => places[list][number],
+                None => *known.entry(item.as_ptr()).or_insert_with(|| {
+                    pool.push(Arc::clone(item));
+                    pool.len() - 1
+                }),
+            }
+        };
+        let found = items.iter().enumerate().map(place_of).collect();
+        places.push(found);
+    }
+    (pool, places)
+}
+
 /// `(thread, namespace, id, parent, (word, skeleton), metadata, values, writes)`, and where it lies.
 fn tuple<'py>(
     py: Python<'py>,
@@ -574,7 +599,8 @@ impl LangGraph {
             });
             let lies = Lies { spot: found.spot, sizes: sizes.collect() };
             for (channel, value) in std::mem::take(&mut found.values) {
-                let known = known.as_mut().filter(|known| known.spot == Some(found.spot));
+                // Another serializer may change anything.
+                let known = known.as_mut().filter(|known| quick && known.spot == Some(found.spot));
                 match value {
                     FoundValue::Typed(word, bytes) => values.append((channel, word, PyBytes::new(py, &bytes)))?,
                     FoundValue::List(items) => {
@@ -670,24 +696,18 @@ impl LangGraph {
         let (place, forms, loads) = (Arc::clone(&self.place), Arc::clone(&self.forms), loads.unbind());
         let work = async move { Ok(place.saver().await?.list(&listing).await?) };
         run(py, event_loop.as_ref(), work, move |py, mut all| {
-            let mut pool: Vec<Arc<[u8]>> = Vec::new();
-            let mut places: HashMap<*const u8, usize> = HashMap::new();
-            for item in all.iter().flat_map(|found| &found.values).flat_map(|(_, value)| value.items()) {
-                places.entry(item.as_ptr()).or_insert_with(|| {
-                    pool.push(Arc::clone(item));
-                    pool.len() - 1
-                });
-            }
+            let (pool, places) = pooled(&all);
             let pool = forms.read(py, &pool, loads.bind(py), quick)?;
             let out = PyList::empty(py);
+            let mut places = places.into_iter();
             for found in &mut all {
                 let values = PyList::empty(py);
                 for (channel, value) in std::mem::take(&mut found.values) {
                     match value {
                         FoundValue::Typed(word, bytes) => values.append((channel, word, PyBytes::new(py, &bytes)))?,
-                        FoundValue::List(items) => {
-                            let made = items.iter().filter_map(|item| places.get(&item.as_ptr()));
-                            let made = made.map(|place| pool.get_item(*place)).collect::<PyResult<Vec<_>>>()?;
+                        FoundValue::List(_) => {
+                            let made = places.next().into_iter().flatten();
+                            let made = made.map(|place| pool.get_item(place)).collect::<PyResult<Vec<_>>>()?;
                             values.append((channel, py.None(), PyList::new(py, made)?))?;
                         }
                     }

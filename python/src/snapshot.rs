@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
 /// Larger and deeper objects have no snapshot.
 const MAX_PARTS: usize = 8192;
@@ -162,7 +162,7 @@ impl Snapshots {
     }
 
     /// Copies of the objects that share nothing that can change, with snapshots of them. None when one of them changed, or is
-    /// something else than a dictionary of texts and numbers.
+    /// something else than a dictionary of texts and numbers: others may come back changed from the serializer.
     pub fn copies<'py>(&self, py: Python<'py>) -> Option<(Vec<Bound<'py, PyAny>>, Self)> {
         let mut copies = Vec::with_capacity(self.len());
         let (mut parts, mut kinds) = (Vec::with_capacity(self.parts.len()), self.kinds.clone());
@@ -170,7 +170,13 @@ impl Snapshots {
             let range = self.range(at);
             let object = self.parts.get(range.start)?.bind(py);
             let dict = object.cast_exact::<PyDict>().ok()?;
-            if self.kinds[range.clone()].iter().skip(1).any(|kind| *kind != LEAF) || !self.is_still(at, object) {
+            let parts_are_fixed = self.parts[range.clone()].iter().skip(1).all(|part| is_fixed(part.bind(py)));
+            let can_be_written =
+                |text: &Bound<'_, PyAny>| text.cast_exact::<PyString>().map_or(true, |text| text.to_str().is_ok());
+            if !parts_are_fixed
+                || !self.is_still(at, object)
+                || !dict.iter().all(|(key, value)| can_be_written(&key) && can_be_written(&value))
+            {
                 return None;
             }
             let copy = dict.copy().ok()?;

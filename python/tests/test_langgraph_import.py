@@ -160,6 +160,19 @@ def test_what_cannot_be_looked_into_comes_over_whole(tmp_path: Path, sqlite_url:
             assert everything(saver) == everything(old)
 
 
+def test_metadata_that_only_python_takes_for_json_comes_over(tmp_path: Path, sqlite_url: str) -> None:
+    path = tmp_path / "old.db"
+    config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    with SqliteSaver.from_conn_string(str(path)) as peer:
+        peer.put(config, empty_checkpoint(), {"score": float("inf"), "run_id": "r"}, {})  # type: ignore[typeddict-unknown-key]
+    with MilepostSaver(sqlite_url) as saver:
+        assert saver.import_threads(f"sqlite:{path}") == Imported(1, 1, 0, 0)
+        found = saver.get_tuple(config)
+        assert found is not None and found.metadata["score"] == float("inf")  # type: ignore[typeddict-item]
+        saver.delete_for_runs(["r"])
+        assert saver.get_tuple(config) is None
+
+
 def test_what_is_no_such_store_is_refused_in_words(tmp_path: Path, sqlite_url: str) -> None:
     other = tmp_path / "other.db"
     sqlite3.connect(other).execute("CREATE TABLE x (y)").connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import os
 import random
 import signal
@@ -10,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from conftest import new_workspace, store_url
@@ -21,6 +24,7 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+import milepost
 from milepost._milepost import look_into_dicts
 from milepost.langgraph import MilepostSaver
 
@@ -317,6 +321,13 @@ def test_housekeeping_without_an_event_loop(saver: MilepostSaver) -> None:
         saver.prune(["t"], strategy="other")
 
 
+def test_an_open_store_is_not_opened_anew() -> None:
+    with milepost.open("memory:") as store:
+        with pytest.raises(TypeError, match="^key, workspace: give these when the store is opened, not with an open store$"):
+            MilepostSaver(store, workspace="w", key="0f" * 32)
+        MilepostSaver(store, workspace=None, key=None)
+
+
 def test_a_copied_saver_shares_everything(saver: MilepostSaver) -> None:
     first = put(saver, {"a": 1})
     other = copy.copy(saver)
@@ -550,3 +561,40 @@ def test_a_fork_while_threads_put_loses_and_blocks_nothing(kind: str, tmp_path: 
     command = [sys.executable, "-c", FORK, url, new_workspace()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=here)
     assert done.returncode == 0 and done.stdout == "fine\n", done.stdout + done.stderr
+
+
+class Masking(JsonPlusSerializer):
+    """A serializer that does not write everything as it is."""
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        word, written = super().dumps_typed(obj)
+        return word, written.replace(b"secret", b"******")
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["a\ud800b", datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")), Color.RED, "a secret", b"bytes", 1.5, None, True],
+)
+@pytest.mark.parametrize("serde", [JsonPlusSerializer(), Masking()])
+def test_who_put_something_is_given_what_others_are(sqlite_url: str, serde: Any, content: Any) -> None:
+    with MilepostSaver(sqlite_url, serde=serde) as saver, MilepostSaver(sqlite_url, serde=serde) as other:
+        at = put(saver, {"messages": [{"role": "user", "content": content}]})
+        found = [repr(values(reader, at)) for reader in (saver, other, saver)]
+        listed = next(iter(saver.list(config())))
+        assert found == [repr(listed.checkpoint["channel_values"])] * 3
+
+
+def test_writes_for_a_checkpoint_to_come_outlast_pruning(saver: MilepostSaver) -> None:
+    first = put(saver, {"a": 1})
+    second = put(saver, {"a": 2}, first)
+    id = str(uuid6())
+    saver.put_writes(config(id=id), [("messages", ["x"])], "task")
+    saver.prune(["t"])
+    checkpoint = {**empty_checkpoint(), "id": id}
+    saver.put(second, checkpoint, {}, {})  # type: ignore[arg-type]
+    found = saver.get_tuple(config(id=id))
+    assert found is not None and found.pending_writes == [("task", "messages", ["x"])]

@@ -125,17 +125,24 @@ pub(crate) fn to_text(bytes: &[u8]) -> String {
 
 /// Undoes [`to_text`].
 pub(crate) fn from_text(text: &str) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::with_capacity(text.len());
+    append_text(text, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The same behind other bytes.
+pub(crate) fn append_text(text: &str, bytes: &mut Vec<u8>) -> Result<(), Error> {
     let bad = || damaged("a text of bytes");
     match text.split_at_checked(1).ok_or_else(bad)? {
-        ("l", rest) => from_characters(rest.as_bytes()).ok_or_else(bad),
-        ("b", rest) => STANDARD.decode_to_vec(rest).map_err(|_| bad()),
+        ("l", rest) => append_characters(rest.as_bytes(), bytes).ok_or_else(bad),
+        ("b", rest) => STANDARD.decode_append(rest, bytes).map_err(|_| bad()),
         _ => Err(bad()),
     }
 }
 
 /// The bytes that characters stand for, each one; none when one of them stands for none.
-fn from_characters(text: &[u8]) -> Option<Vec<u8>> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text);
+fn append_characters(text: &[u8], bytes: &mut Vec<u8>) -> Option<()> {
+    let mut rest = text;
     while let Some(first) = rest.first() {
         rest = match first {
             0..0x80 => {
@@ -152,7 +159,7 @@ fn from_characters(text: &[u8]) -> Option<Vec<u8>> {
             _ => return None,
         };
     }
-    Some(bytes)
+    Some(())
 }
 
 #[cfg(test)]

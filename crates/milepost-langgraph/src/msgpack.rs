@@ -1,10 +1,12 @@
 //! As much of MessagePack as the adapter needs: where the items of an array begin, and what a message says. What LangGraph's
 //! serializer wrote is never written anew: items are cut out of arrays and put into arrays as they are.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use milepost_model::{Block, Content, Message, Role};
 use milepost_store::Redactor;
+use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// Deeper values are not looked into.
@@ -463,9 +465,8 @@ fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
 
 /// The bytes that a message was made from; none when it was not made by [`to_message`].
 pub(crate) fn from_message(message: &Message) -> Option<Vec<u8>> {
-    let pieces = message.extra.get(FIELD)?.as_array()?;
+    let pieces: Vec<&str> = message.extra.get(FIELD)?.as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
     let texts: Vec<&str> = match &message.content {
-        Content::Text(text) if text.is_empty() => Vec::new(),
         Content::Text(text) => vec![text],
         Content::Blocks(blocks) => blocks
             .iter()
@@ -475,15 +476,82 @@ pub(crate) fn from_message(message: &Message) -> Option<Vec<u8>> {
             })
             .collect(),
     };
+    join(&pieces, &texts)
+}
+
+/// The same of a message's JSON, without making the message.
+pub(crate) fn from_json(json: &[u8]) -> Option<Vec<u8>> {
+    let kept: Kept<'_> = serde_json::from_slice(json).ok()?;
+    let pieces: Vec<&str> = kept.pieces.iter().map(|piece| piece.0.as_ref()).collect();
+    let texts: Vec<&str> = kept.content.0.iter().map(AsRef::as_ref).collect();
+    join(&pieces, &texts)
+}
+
+/// Texts with the bytes that lie between them.
+fn join(pieces: &[&str], texts: &[&str]) -> Option<Vec<u8>> {
+    let texts = if texts == [""] { &[] } else { texts };
     if pieces.len() != texts.len() + 1 {
         return None;
     }
-    let mut item = Vec::new();
+    let mut item = Vec::with_capacity(pieces.iter().chain(texts).map(|part| part.len()).sum());
     for (number, piece) in pieces.iter().enumerate() {
-        item.extend_from_slice(&crate::bytes::from_text(piece.as_str()?).ok()?);
+        crate::bytes::append_text(piece, &mut item).ok()?;
         item.extend_from_slice(texts.get(number).copied().unwrap_or_default().as_bytes());
     }
     Some(item)
+}
+
+/// What is needed of a message's JSON.
+#[derive(serde::Deserialize)]
+struct Kept<'a> {
+    #[serde(borrow)]
+    content: Texts<'a>,
+    #[serde(borrow, rename = "langgraph")]
+    pieces: Vec<Text<'a>>,
+}
+
+#[derive(serde::Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The texts of a content: itself, or those of its blocks.
+struct Texts<'a>(Vec<Cow<'a, str>>);
+
+#[derive(serde::Deserialize)]
+struct TextBlock<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    text: Option<Cow<'a, str>>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Texts<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Texts<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a text or blocks")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Texts<'de>, E> {
+                Ok(Texts(vec![Cow::Borrowed(text)]))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Texts<'de>, E> {
+                Ok(Texts(vec![Cow::Owned(text.to_owned())]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut blocks: A) -> Result<Texts<'de>, A::Error> {
+                let mut texts = Vec::new();
+                while let Some(block) = blocks.next_element::<TextBlock<'de>>()? {
+                    texts.extend(block.text.filter(|_| block.kind == "text"));
+                }
+                Ok(Texts(texts))
+            }
+        }
+        from.deserialize_any(Either)
+    }
 }
 
 /// A serialised object of one of LangChain's classes of messages that has nothing but texts and numbers in it.
@@ -554,4 +622,44 @@ pub(crate) fn is_named(item: &[u8]) -> Option<bool> {
     }
     let fields = (Reader { bytes: inner, at: 0 }).json(0);
     Some(fields.is_some_and(|parts| parts.get(2).and_then(|fields| fields.get("id")).is_some_and(Value::is_string)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{from_json, from_message, to_message};
+
+    /// A message whose content is a text or a list of texts.
+    fn message(texts: &[String], is_list: bool) -> Vec<u8> {
+        let text = |text: &str| [&[0xdb][..], &(text.len() as u32).to_be_bytes(), text.as_bytes()].concat();
+        let mut item = vec![0x82];
+        item.extend([text("role"), text("human"), text("content")].concat());
+        match is_list {
+            false => item.extend(text(texts.first().map_or("", String::as_str))),
+            true => {
+                item.push(0x90 | texts.len() as u8);
+                texts.iter().for_each(|part| item.extend(text(part)));
+            }
+        }
+        item
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_message_and_its_json_give_back_the_bytes(texts in proptest::collection::vec("\\PC{0,20}[\"\n\\\\é]?", 0..5), is_list: bool) {
+            let item = message(&texts, is_list);
+            let made = to_message(&item).unwrap();
+            let json = serde_json::to_vec(&made).unwrap();
+            proptest::prop_assert_eq!(from_message(&made), Some(item.clone()));
+            proptest::prop_assert_eq!(from_json(&json), Some(item));
+        }
+    }
+
+    #[test]
+    fn json_that_no_thread_wrote_gives_nothing() {
+        for json in
+            ["", "{}", "[]", r#"{"role":"user","content":"a"}"#, r#"{"role":"user","content":"a","langgraph":["la"]}"#]
+        {
+            assert_eq!(from_json(json.as_bytes()), None, "{json}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Checkpoints out of the log.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
 use std::sync::Arc;
 
 use milepost_model::{Body, Channel, Checkpoint, Entry, EntryKind, Position, Seq, SessionId, TimelineId};
@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::bytes::{damaged, from_text};
 use crate::delta;
-use crate::msgpack::{self, from_message};
+use crate::msgpack::{self, from_json};
 use crate::record::{Form, METADATA, Record, Runs, SKELETON, Writes, clusters};
-use crate::thread::{AGENT, BUILDING, Items, Known, Saver, ThreadKey, View, mark_id, shown};
+use crate::thread::{AGENT, BUILDING, Items, Known, Saver, THREAD_RECORD, ThreadKey, View, mark_id, shown};
 use crate::write::{FIELD, GONE_TRIES, Spot, WRITES, channel_of};
 
 /// A write that waits for the next step.
@@ -291,24 +291,25 @@ impl Saver {
             && let Some(at) = at
         {
             let query = MessageQuery { channel: Some(channel.clone()), ..MessageQuery::default() };
+            let item = |json: &[u8]| from_json(json).map(Arc::from);
             let (stored, begins) = match total {
                 // Read from the first that is needed.
                 Some(total) => {
                     let first = runs.0.iter().map(|(from, _)| *from).min().unwrap_or(0);
                     let last = Some(total.saturating_sub(first) as usize);
-                    let stored = self.store.messages_at(at, &MessageQuery { last, ..query }).await?;
+                    let stored = self.store.messages_as(at, &MessageQuery { last, ..query }, item).await?;
                     let begins = total.saturating_sub(stored.len() as u64);
                     (stored, begins)
                 }
                 None => {
                     let end = runs.0.iter().map(|(from, count)| from + count).max().unwrap_or(0);
                     let query = MessageQuery { first: Some(end as usize), ..query };
-                    (self.store.messages_at(at, &query).await?, 0)
+                    (self.store.messages_as(at, &query, item).await?, 0)
                 }
             };
-            for (number, stored) in stored.iter().enumerate() {
-                if let Some(item) = from_message(&stored.message) {
-                    items.remember(channel, begins + number as u64, Arc::from(item));
+            for (number, item) in stored.into_iter().enumerate() {
+                if let Some(item) = item {
+                    items.remember(channel, begins + number as u64, item);
                 }
             }
         }
@@ -403,6 +404,37 @@ impl Saver {
             }
         }
         Ok(all)
+    }
+
+    /// What was written, from an entry on, for checkpoints that are not there yet, by their ids.
+    pub(crate) async fn waiting(
+        &self,
+        view: &View,
+        there: &BTreeSet<String>,
+        from: Seq,
+    ) -> Result<Vec<(String, Vec<FoundWrite>)>> {
+        let mut found = Vec::new();
+        for (id, places) in view.strays.iter().filter(|(id, _)| !there.contains(*id)) {
+            let mut entries = Vec::new();
+            for (timeline, seq) in
+                places.iter().filter(|(timeline, seq)| *timeline != view.timeline || Seq(*seq) >= from)
+            {
+                let at = Position { timeline: *timeline, seq: Seq(*seq) };
+                entries.extend(self.store.entries_at(at, at.seq, Kinds::only(EntryKind::Event)).await?);
+            }
+            self.sort_by_age(view.session, &mut entries).await?;
+            let mut all = Vec::new();
+            for entry in &entries {
+                all.extend(
+                    writes_of(entry)?.filter(|one| one.checkpoint.as_ref() == Some(id)).map(|one| (entry.at, one)),
+                );
+            }
+            let writes = self.writes_found(all, view, &mut Items::default()).await?;
+            if !writes.is_empty() {
+                found.push((id.clone(), writes));
+            }
+        }
+        Ok(found)
     }
 
     /// Puts entries of a session into the order in which they were made: a timeline that another follows gets no more.
@@ -528,7 +560,7 @@ impl Saver {
             let session = self.resolve(&key).await?;
             return Ok(session.map(|session| (key, session)).into_iter().collect());
         }
-        let all = self.all_sessions(thread).await?.into_iter().filter(|(_, _, is_current)| *is_current);
+        let all = self.all_sessions(thread).await?.into_iter().filter(|(_, _, standing)| *standing == Standing::Own);
         let all = all.filter(|(key, ..)| namespace.is_none_or(|namespace| namespace == key.namespace));
         Ok(all.map(|(key, session, _)| (key, session)).collect())
     }
@@ -536,34 +568,76 @@ impl Saver {
     /// Sessions that were made for a thread and are not its own: whoever pruned it was killed.
     pub(crate) async fn leftovers(&self, thread: &str) -> Result<Vec<SessionId>> {
         let all = self.all_sessions(Some(thread)).await?;
-        Ok(all.into_iter().filter(|(_, _, is_current)| !is_current).map(|(_, session, _)| session).collect())
+        let left = all.into_iter().filter(|(_, _, standing)| *standing == Standing::Leftover);
+        Ok(left.map(|(_, session, _)| session).collect())
     }
 
-    /// Every session of threads, and whether it is the thread's own.
-    async fn all_sessions(&self, wanted: Option<&str>) -> Result<Vec<(ThreadKey, SessionId, bool)>> {
-        let mut query = SessionQuery {
-            agent: Some(AGENT.to_owned()),
-            task: wanted.map(shown),
-            by_creation: true,
-            ..SessionQuery::default()
-        };
-        let mut found = Vec::new();
-        loop {
-            let page = self.store.sessions(&query).await?;
-            for session in page.sessions {
-                let part = |name: &str| session.extra.get("langgraph")?.get(name)?.as_str().map(str::to_owned);
-                let (Some(thread), Some(namespace)) = (part("thread"), part("namespace")) else { continue };
-                let key = ThreadKey::new(thread, namespace);
-                if wanted.is_some_and(|wanted| wanted != key.thread) {
-                    continue;
+    /// Every session of threads, and whether it is the thread's own. What a person branched off is none.
+    async fn all_sessions(&self, wanted: Option<&str>) -> Result<Vec<(ThreadKey, SessionId, Standing)>> {
+        let mut sessions = BTreeMap::new();
+        for trashed in [false, true] {
+            let (agent, task) = (Some(AGENT.to_owned()), wanted.map(shown));
+            let mut query = SessionQuery { agent, task, trashed, by_creation: true, ..SessionQuery::default() };
+            loop {
+                let page = self.store.sessions(&query).await?;
+                sessions.extend(page.sessions.into_iter().map(|session| (session.id, session)));
+                match page.next {
+                    Some(next) => query.after = Some(next),
+                    None => break,
                 }
-                let is_asked = session.extra.contains_key(BUILDING);
-                let is_current = !is_asked || self.resolve(&key).await? == Some(session.id);
-                found.push((key, session.id, is_current));
             }
-            match page.next {
-                Some(next) => query.after = Some(next),
-                None => return Ok(found),
+        }
+        // Somebody may have given it another agent or task since.
+        let named = match wanted {
+            Some(thread) => self.resolve(&ThreadKey::new(thread, "")).await?.into_iter().collect(),
+            None => self.named_sessions().await?,
+        };
+        for id in named {
+            let btree_map::Entry::Vacant(place) = sessions.entry(id) else { continue };
+            match self.store.session(id).await {
+                Ok(session) => drop(place.insert(session)),
+                Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let (mut found, mut counts) = (Vec::new(), HashMap::<ThreadKey, usize>::new());
+        for session in sessions.into_values().filter(|session| session.branch.is_none() && !session.hidden) {
+            let part = |name: &str| session.extra.get("langgraph")?.get(name)?.as_str().map(str::to_owned);
+            let (Some(thread), Some(namespace)) = (part("thread"), part("namespace")) else { continue };
+            let key = ThreadKey::new(thread, namespace);
+            if wanted.is_none_or(|wanted| wanted == key.thread) {
+                *counts.entry(key.clone()).or_default() += 1;
+                found.push((key, session.id, session.extra.contains_key(BUILDING)));
+            }
+        }
+        let mut all = Vec::with_capacity(found.len());
+        for (key, session, is_building) in found {
+            // One alone that was finished is the thread's, as nearly all are.
+            let is_clear = !is_building && counts.get(&key) == Some(&1);
+            let named = if is_clear { None } else { self.resolve(&key).await? };
+            let standing = match (named, is_building) {
+                (Some(named), _) if named == session => Standing::Own,
+                (_, true) => Standing::Leftover,
+                (Some(_), false) => Standing::Copy,
+                (None, false) => Standing::Own,
+            };
+            all.push((key, session, standing));
+        }
+        Ok(all)
+    }
+
+    /// The sessions that records name.
+    async fn named_sessions(&self) -> Result<Vec<SessionId>> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.store.records(THREAD_RECORD, after.as_deref(), PAGE).await?;
+            let ids = page.iter().filter_map(|record| {
+                std::str::from_utf8(&record.value).ok()?.split(' ').next()?.parse::<SessionId>().ok()
+            });
+            all.extend(ids);
+            match page.last() {
+                Some(last) if page.len() == PAGE => after = Some(last.key.clone()),
+                _ => return Ok(all),
             }
         }
     }
@@ -661,6 +735,19 @@ impl Saver {
     }
 }
 
+/// So many records are read at a time.
+const PAGE: usize = 1000;
+
+/// What a session is to the thread that it tells of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Own,
+    /// Made in its place, or left, by someone who was killed.
+    Leftover,
+    /// It came from elsewhere, and the thread is another here.
+    Copy,
+}
+
 /// Marks and writes that were read, by the numbers of their entries, and values that were made of them.
 #[derive(Default)]
 struct Read {
@@ -730,10 +817,37 @@ fn follow(name: &str, chain: &[u64], newest: (u64, &Record), read: &mut Read) ->
     Ok((bytes, changes))
 }
 
+/// What metadata says. Python writes numbers that JSON has none of as words; they are null here.
+pub(crate) fn read_metadata(bytes: &[u8]) -> Option<Value> {
+    if let Ok(value) = serde_json::from_slice(bytes) {
+        return Some(value);
+    }
+    let (mut plain, mut rest, mut in_text) = (Vec::with_capacity(bytes.len()), bytes, false);
+    while let Some(first) = rest.first() {
+        let word = [&b"NaN"[..], b"Infinity", b"-Infinity"].into_iter().find(|word| !in_text && rest.starts_with(word));
+        let length = match (word, first) {
+            (Some(word), _) => {
+                plain.extend_from_slice(b"null");
+                rest = &rest[word.len()..];
+                continue;
+            }
+            (None, b'\\') if in_text => rest.len().min(2),
+            (None, b'"') => {
+                in_text = !in_text;
+                1
+            }
+            _ => 1,
+        };
+        plain.extend_from_slice(&rest[..length]);
+        rest = &rest[length..];
+    }
+    serde_json::from_slice(&plain).ok()
+}
+
 /// Whether metadata has these values. What is not there is null, dots lead into objects, numbers are what they are worth, and
 /// true is 1, as in LangGraph's own checkpointers.
 fn fits(metadata: &[u8], filter: &[(String, Value)]) -> bool {
-    let Ok(metadata @ Value::Object(_)) = serde_json::from_slice(metadata) else { return false };
+    let Some(metadata @ Value::Object(_)) = read_metadata(metadata) else { return false };
     filter.iter().all(|(name, wanted)| {
         let within = || name.split('.').try_fold(&metadata, |at, part| at.get(part));
         let found = metadata.get(name).or_else(within).unwrap_or(&Value::Null);
@@ -745,5 +859,20 @@ fn worth(value: &Value) -> Option<f64> {
     match value {
         Value::Bool(is) => Some(f64::from(u8::from(*is))),
         value => value.as_f64(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn metadata_is_read_as_python_writes_it() {
+        let written = br#"{"a": NaN, "b": [-Infinity, Infinity], "NaN": "NaN \" Infinity", "c": 1}"#;
+        let read = json!({"a": null, "b": [null, null], "NaN": "NaN \" Infinity", "c": 1});
+        assert_eq!(super::read_metadata(written), Some(read));
+        for bad in [&b"{"[..], b"NaNs", b"\"\\", b""] {
+            assert_eq!(super::read_metadata(bad), None);
+        }
     }
 }

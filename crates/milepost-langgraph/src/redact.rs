@@ -13,7 +13,7 @@ use milepost_store::{Error, PassedOver, Redacted, Redactor, Result, SessionQuery
 
 use crate::house::Change;
 use crate::msgpack::{self, from_message};
-use crate::read::{Found, FoundValue, record_of, writes_of};
+use crate::read::{Found, FoundValue, FoundWrite, record_of, writes_of};
 use crate::record::Form;
 use crate::thread::{AGENT, LEFT, Saver, ThreadKey};
 
@@ -65,12 +65,7 @@ impl Saver {
                         continue;
                     }
                     let key = ThreadKey::new(thread, namespace);
-                    if trashed {
-                        found.push((
-                            session.id,
-                            "its thread is in the trash: empty that, or bring it back and do it again",
-                        ));
-                    } else if self.resolve(&key).await? != Some(session.id) {
+                    if self.resolve(&key).await? != Some(session.id) {
                         found.push((session.id, "it is a copy that no thread goes on from: delete it"));
                     }
                 }
@@ -168,7 +163,12 @@ pub(crate) fn clean(found: &mut Found, redactor: &Redactor) -> std::result::Resu
             }
         }
     }
-    for write in &mut found.writes {
+    Ok(is_found | clean_writes(&mut found.writes, redactor)?)
+}
+
+pub(crate) fn clean_writes(writes: &mut [FoundWrite], redactor: &Redactor) -> std::result::Result<bool, String> {
+    let mut is_found = false;
+    for write in writes {
         is_found |= clean_value(&write.word, &mut write.bytes, redactor)?;
     }
     Ok(is_found)
@@ -190,13 +190,15 @@ fn clean_value(word: &str, bytes: &mut Vec<u8>, redactor: &Redactor) -> std::res
 
 #[cfg(test)]
 mod tests {
-    use milepost_model::SessionPatch;
-    use milepost_store::{Append, Claim, Obstacle, Options, Redactor, Store};
+    use milepost_model::{Body, Position, Seq, SessionId, SessionPatch};
+    use milepost_store::backend::Kinds;
+    use milepost_store::{Append, Claim, NewSession, Obstacle, Options, Redactor, Store};
+    use serde_json::Value;
 
     use crate::msgpack;
     use crate::read::{FoundValue, Listing};
     use crate::thread::{Saver, ThreadKey};
-    use crate::write::{NewCheckpoint, NewValue, NewWrite, NewWrites};
+    use crate::write::{NewCheckpoint, NewValue, NewWrite, NewWrites, Part};
 
     const SECRET: &str = "pässwörd-\"7\"\nline";
     const INSTEAD: &str = "[gone, and longer than the secret was, as it may be]";
@@ -342,13 +344,82 @@ mod tests {
         all.join(saver.redact(&redactor, false).await.unwrap(), false);
         assert_eq!(all.passed_over.iter().map(|one| one.obstacle).collect::<Vec<_>>(), [Obstacle::Adapter], "{all:?}");
         assert_eq!(saver.get(&named, None).await.unwrap().unwrap().id, "1");
-        // So does what lies in the trash.
+        // What lies in the trash is cleaned there.
         let held = ThreadKey::new("held", "");
-        saver.put(&held, &put("1", None, value("a"))).await.unwrap();
+        saver.put(&held, &put("1", None, value(SECRET))).await.unwrap();
         let id = saver.session(&held).await.unwrap().unwrap();
         store.trash(id, &Claim::new("a test").take_over()).await.unwrap();
-        let done = saver.redact(&redactor, false).await.unwrap();
-        assert!(done.passed_over.iter().any(|one| one.session == id && one.why.contains("trash")), "{done:?}");
+        saver.redact(&redactor, false).await.unwrap();
+        let found = saver.get(&held, None).await.unwrap().unwrap().values;
+        assert_eq!(found, [("facts".into(), FoundValue::Typed("msgpack".into(), value(INSTEAD)))]);
+        let id = saver.session(&held).await.unwrap().unwrap();
+        assert!(store.session(id).await.unwrap().trashed.is_some());
+    }
+
+    /// Every text of a session's log, and the bytes that an adapter's texts stand for.
+    async fn everything(store: &Store, session: SessionId) -> Vec<Vec<u8>> {
+        fn texts(value: &Value, found: &mut Vec<Vec<u8>>) {
+            match value {
+                Value::String(text) => {
+                    found.push(text.clone().into_bytes());
+                    found.extend(crate::bytes::from_text(text));
+                }
+                Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
+                Value::Object(map) => map.values().for_each(|item| texts(item, found)),
+                _ => {}
+            }
+        }
+        let mut found = Vec::new();
+        for line in store.backend().timelines(store.workspace(), session).await.unwrap() {
+            let at = Position { timeline: line.id, seq: Seq(line.length - 1) };
+            for entry in store.entries_at(at, Seq(0), Kinds::ALL).await.unwrap() {
+                match entry.body.unwrap() {
+                    Body::Message(message) => texts(&serde_json::to_value(message).unwrap(), &mut found),
+                    Body::Event(event) => texts(&Value::Object(event.data), &mut found),
+                    Body::Mark(mark) => texts(&Value::Object(mark.extra), &mut found),
+                    Body::State(_) => {}
+                }
+            }
+        }
+        found
+    }
+
+    #[tokio::test]
+    async fn what_a_person_branched_off_is_cleaned_too() {
+        let store = Store::open("memory:", Options::default()).await.unwrap();
+        let saver = Saver::new(store.clone());
+        let (key, redactor) = (ThreadKey::new("t", ""), Redactor::literal(SECRET, INSTEAD).unwrap());
+        // Mostly other letters, so that it is stored as base64: in a value, in what was written, in a message.
+        let said = text(&format!("{}{SECRET}", "é".repeat(80)));
+        let mut first = put("1", None, said.clone());
+        first.metadata = b"{}".to_vec();
+        let message =
+            [&[0x83][..], &text("type"), &text("human"), &text("content"), &text("hi"), &text("kwargs"), &said];
+        let items = vec![Part::New(message.concat())];
+        first.values.push(("messages".into(), NewValue::List(items)));
+        saver.put(&key, &first).await.unwrap();
+        let write = NewWrite { index: 0, channel: "facts".into(), word: "msgpack".into(), bytes: said };
+        let (checkpoint, task, path) = ("1".to_owned(), "task".to_owned(), String::new());
+        let writes = NewWrites { checkpoint, task, path, replace: false, writes: vec![write] };
+        saver.put_writes(&key, &writes).await.unwrap();
+        let id = saver.session(&key).await.unwrap().unwrap();
+        let line = store.backend().timelines(store.workspace(), id).await.unwrap().remove(0);
+        let at = Position { timeline: line.id, seq: Seq(line.length - 1) };
+        let branch = store.branch(at, NewSession::default(), &Claim::new("a person")).await.unwrap();
+        let branched = branch.id();
+        branch.release().await.unwrap();
+
+        let holds = |all: &[Vec<u8>]| all.iter().filter(|bytes| memmem(bytes, SECRET.as_bytes())).count();
+        assert_eq!(holds(&everything(&store, branched).await), 3, "each of them, and only as an adapter's text");
+        saver.redact(&redactor, false).await.unwrap();
+        let done = store.redact(&redactor, "it leaked", &Claim::new("a test"), false).await.unwrap();
+        assert!(done.passed_over.is_empty() && (done.entries, done.checkpoints) == (2, 1), "{done:?}");
+        assert_eq!(holds(&everything(&store, branched).await), 0);
+        assert!(store.verify().await.unwrap().problems.is_empty());
+    }
+
+    fn memmem(bytes: &[u8], part: &[u8]) -> bool {
+        bytes.windows(part.len()).any(|window| window == part)
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use milepost_model::{
-    Channel, CheckpointId, EntryKind, Hash, Position, Seq, SessionId, SessionPatch, TimelineId, hash_value,
+    Channel, CheckpointId, EntryKind, Hash, Position, Seq, SessionId, SessionPatch, State, TimelineId, hash_value,
 };
 use milepost_store::backend::Kinds;
 use milepost_store::{Error, Mark, NewSession, Result, SessionWriter, Store};
@@ -420,10 +420,14 @@ pub(crate) fn strays(state: &Value) -> BTreeMap<String, Vec<(TimelineId, u64)>> 
     all.into_iter().flatten().map(entry).collect()
 }
 
-/// The state that says so.
-pub(crate) fn stray_state(strays: &BTreeMap<String, Vec<(TimelineId, u64)>>) -> Value {
-    match strays.is_empty() {
-        true => json!({}),
-        false => json!({ "langgraph": { "strays": strays } }),
+/// A state that says so, with whatever else was in it.
+pub(crate) fn with_strays(state: State, strays: &BTreeMap<String, Vec<(TimelineId, u64)>>) -> Result<State> {
+    let mut state = state.into_value();
+    if let Value::Object(sections) = &mut state {
+        match strays.is_empty() {
+            true => drop(sections.remove("langgraph")),
+            false => drop(sections.insert("langgraph".to_owned(), json!({ "strays": strays }))),
+        }
     }
+    Ok(State::try_from(state)?)
 }

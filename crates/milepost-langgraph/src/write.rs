@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use milepost_model::{Channel, Event, Message, Position, Seq, SessionId, State, Trigger};
+use milepost_model::{Channel, Event, Message, Position, Seq, SessionId, Trigger};
 use milepost_store::{Append, Error, NewMark, Receipt, Result};
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::xxh3_128;
@@ -13,7 +13,7 @@ use crate::delta;
 use crate::house::Change;
 use crate::msgpack::{self, to_message};
 use crate::record::{Form, MAX_CHAIN, METADATA, Recipe, Record, Runs, SHORT, SKELETON, Write, Writes};
-use crate::thread::{Items, Known, Saver, ThreadKey, View, mark_id, stray_state};
+use crate::thread::{Items, Known, Saver, ThreadKey, View, mark_id, with_strays};
 
 /// The kind of the events that hold writes.
 pub(crate) const WRITES: &str = "langgraph.writes";
@@ -246,7 +246,11 @@ impl Saver {
             append = append.message(message);
         }
         if let Some(strays) = &strays {
-            append = append.state(State::try_from(stray_state(strays))?);
+            let before = match base.fork {
+                None => view.writer.state().await?,
+                Some(at) => self.store.state_at(at).await?,
+            };
+            append = append.state(with_strays(before, strays)?);
         }
         let mark = NewMark {
             id: Some(id),
@@ -531,7 +535,7 @@ impl Saver {
         if !is_newest {
             let mut all = view.strays.clone();
             all.entry(new.checkpoint.clone()).or_default().push((view.timeline, view.length));
-            append = append.state(State::try_from(stray_state(&all))?);
+            append = append.state(with_strays(view.writer.state().await?, &all)?);
             strays = Some(all);
         }
         let event = view.length + added.len() as u64;

@@ -7,6 +7,7 @@ use milepost_store::{Error, Result};
 use rusqlite::{Connection, OpenFlags, params};
 
 use super::{Link, Stored, StoredWrite, split, unusable};
+use crate::read::read_metadata;
 use crate::thread::ThreadKey;
 use crate::write::NewWrite;
 
@@ -83,7 +84,7 @@ impl Tables {
         let word = word.ok_or_else(|| unusable(key, id, "it does not say how it was serialised"))?;
         let checkpoint = checkpoint.ok_or_else(|| unusable(key, id, "it is empty"))?;
         let metadata = metadata.filter(|metadata| !metadata.is_empty()).unwrap_or_else(|| b"{}".to_vec());
-        if serde_json::from_slice::<serde_json::Value>(&metadata).is_err() {
+        if read_metadata(&metadata).is_none() {
             return Err(unusable(key, id, "its metadata is not JSON"));
         }
         let (skeleton, values) = split(word, checkpoint);

@@ -429,12 +429,21 @@ impl Codec {
     /// What an entry says whose checksum was checked; none when it was erased. `blob` is the first of its refs, when the payload
     /// is there.
     pub fn body(&self, at: Position, entry: &StoredEntry, blob: Option<&[u8]>) -> Result<Option<Body>> {
+        self.plain_body(at, entry, blob)?.map(|plain| self.said(at, entry, &plain)).transpose()
+    }
+
+    /// The same as the bytes that say it: of a message, its JSON.
+    pub fn plain_body<'a>(
+        &self,
+        at: Position,
+        entry: &'a StoredEntry,
+        blob: Option<&'a [u8]>,
+    ) -> Result<Option<Cow<'a, [u8]>>> {
         let (plain, _) = self.plain(at, entry, blob)?;
-        let Some(plain) = plain else { return Ok(None) };
-        if is_blob(entry) {
-            self.check_blob(at, entry, &self.commitment(&plain))?;
+        if let Some(plain) = plain.as_ref().filter(|_| is_blob(entry)) {
+            self.check_blob(at, entry, &self.commitment(plain))?;
         }
-        self.said(at, entry, &plain).map(Some)
+        Ok(plain)
     }
 
     /// The same with the commitments, which take as long again.

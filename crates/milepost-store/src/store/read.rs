@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Store;
 use super::fold;
-use crate::backend::{Keyframe, Kinds, MarkFilter, Order, Range};
+use crate::backend::{Keyframe, Kinds, MarkFilter, Order, Range, StoredEntry};
 use crate::codec::{self, Codec};
 use crate::error::{Error, Result};
 
@@ -64,6 +64,14 @@ pub(super) fn decode_keyframe(codec: &Codec, frame: &Keyframe) -> Result<Value> 
     decode_value(&plain).map_err(|error| Error::corrupt(format!("the keyframe {}", frame.at), error.to_string()))
 }
 
+/// A message as it was said.
+fn said(codec: &Codec, at: Position, entry: &StoredEntry, payload: Option<&[u8]>) -> Result<Option<StoredMessage>> {
+    Ok(match codec.body(at, entry, payload)? {
+        Some(Body::Message(message)) => Some(StoredMessage { at, time: entry.time, message }),
+        _ => None,
+    })
+}
+
 impl Store {
     /// The entries from the very beginning to before `to`, as parts of timelines, oldest first.
     pub(super) async fn lineage(&self, timeline: TimelineId, to: Seq) -> Result<Vec<Segment>> {
@@ -97,20 +105,35 @@ impl Store {
     /// Messages up to a session's head.
     pub async fn messages(&self, session: SessionId, query: &MessageQuery) -> Result<Vec<StoredMessage>> {
         let (timeline, end) = self.end(session).await?;
-        self.messages_before(timeline, end, query).await
+        self.messages_before(timeline, end, query, said).await
     }
 
     /// Messages up to and with an entry.
     pub async fn messages_at(&self, at: Position, query: &MessageQuery) -> Result<Vec<StoredMessage>> {
-        self.messages_before(at.timeline, at.seq.next(), query).await
+        self.messages_before(at.timeline, at.seq.next(), query, said).await
     }
 
-    async fn messages_before(
+    /// What is made of the JSON of each message up to and with an entry: for whoever reads many and needs little of each.
+    pub async fn messages_as<T: Send>(
+        &self,
+        at: Position,
+        query: &MessageQuery,
+        make: impl Fn(&[u8]) -> T + Send + Sync,
+    ) -> Result<Vec<T>> {
+        let read = |codec: &Codec, at: Position, entry: &StoredEntry, payload: Option<&[u8]>| {
+            Ok(codec.plain_body(at, entry, payload)?.map(|json| make(&json)))
+        };
+        self.messages_before(at.timeline, at.seq.next(), query, read).await
+    }
+
+    /// What `read` gives of each message; none of those that were erased.
+    async fn messages_before<T: Send>(
         &self,
         timeline: TimelineId,
         end: Seq,
         query: &MessageQuery,
-    ) -> Result<Vec<StoredMessage>> {
+        read: impl Fn(&Codec, Position, &StoredEntry, Option<&[u8]>) -> Result<Option<T>> + Send + Sync,
+    ) -> Result<Vec<T>> {
         let (from, to) = (query.from.unwrap_or_default(), query.to.unwrap_or(end).min(end));
         let order = if query.last.is_some() { Order::Backward } else { Order::Forward };
         let wanted = query.last.or(query.first).unwrap_or(usize::MAX);
@@ -128,13 +151,14 @@ impl Store {
                 limit: wanted - found.len(),
                 ..Range::all(part.timeline, part.from.max(from), part.to)
             };
-            self.for_each_in(&codec, range, |entry| {
-                if let Some(Body::Message(message)) = entry.body {
-                    found.push(StoredMessage { at: entry.at, time: entry.time, message });
+            let mut pages = self.pages(range);
+            while let Some(page) = pages.next().await? {
+                for (seq, entry) in &page.entries {
+                    let at = Position { timeline: part.timeline, seq: *seq };
+                    codec::check(at, entry)?;
+                    found.extend(read(&codec, at, entry, page.payload(entry))?);
                 }
-                Ok(())
-            })
-            .await?;
+            }
         }
         if order == Order::Backward {
             found.reverse();

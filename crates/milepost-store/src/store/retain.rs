@@ -176,7 +176,8 @@ impl Store {
             if row.hidden {
                 continue;
             }
-            if row.trashed.is_some_and(|time| time < before) {
+            // Whoever writes to it although it is there still needs it.
+            if row.trashed.is_some_and(|time| time.max(row.active) < before) {
                 let mode = super::DeleteMode::KeepBranches;
                 match self.delete(row.id, mode, claim, dry_run).await {
                     Ok(_) => deleted.push(row.id),
