@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from milepost import _milepost
 from milepost._async import AsyncMilepost, AsyncSession
 from milepost._sync import Milepost, Said, Session
-from milepost.errors import Error
+from milepost.errors import Error, Invalid
 from milepost.types import (
     JSON,
     Added,
@@ -74,6 +74,8 @@ __all__ = [
     "open",
     "open_async",
 ]
+
+_YEAR_SECONDS = 365 * 24 * 3600
 
 # Nothing is left open over a fork: see the module `process` of the inner part.
 os.register_at_fork(
@@ -140,6 +142,11 @@ def _settings(
     lease_seconds: float,
     policy: Mapping[str, JSON] | None,
 ) -> dict[str, JSON]:
+    if not 0.001 <= lease_seconds <= _YEAR_SECONDS:
+        what, why = f"lease_seconds={lease_seconds}", f"it must be from 0.001 to {_YEAR_SECONDS}, which is a year"
+        refused = Invalid(f"{what} is not valid: {why}")
+        refused.what, refused.why = what, why
+        raise refused
     settings: dict[str, JSON] = {"redact": redact, "text_index": text_index, "lease_seconds": lease_seconds}
     if holder is not None:
         settings["holder"] = holder

@@ -33,13 +33,18 @@ class Head(NamedTuple):
     """The number that the next entry gets."""
 
 
+def refuse_options(store: Milepost | AsyncMilepost | str, options: Mapping[str, Any]) -> None:
+    """Refuses what only the opening of a store can heed, when it is open already."""
+    if options and not isinstance(store, str):
+        raise TypeError(f"{', '.join(sorted(options))}: give these when the store is opened, not with an open store")
+
+
 class Place:
     """The store of an adapter. One that is given stays the giver's; one that is named by its URL is opened when it is
     first needed, off the event loop, and closed with the adapter."""
 
     def __init__(self, store: Milepost | AsyncMilepost | str, options: Mapping[str, Any]) -> None:
-        if options and not isinstance(store, str):
-            raise TypeError(f"{', '.join(sorted(options))}: give these when the store is opened, not with an open store")
+        refuse_options(store, options)
         self._url = store if isinstance(store, str) else None
         self._options = dict(options)
         self._store = None if isinstance(store, str) else AsyncMilepost(store._engine)

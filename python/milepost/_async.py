@@ -287,23 +287,24 @@ class AsyncMilepost:
         context: int = 2,
     ) -> Found:
         """Searches all conversations for words, "phrases" and prefixes*; each hit with messages before and after it."""
-        return Found._of(
-            await self._call(
-                "search",
-                text,
-                {
-                    "substring": substring,
-                    "session": session,
-                    "project": project,
-                    "agent": agent,
-                    "role": role,
-                    "from": unix_ms(since),
-                    "to": unix_ms(until),
-                    "limit": limit,
-                    "context": context,
-                },
-            )
+        told = await self._call(
+            "search",
+            text,
+            {
+                "substring": substring,
+                "session": session,
+                "project": project,
+                "agent": agent,
+                "role": role,
+                "from": unix_ms(since),
+                "to": unix_ms(until),
+                "limit": limit,
+                "context": context,
+            },
         )
+        found = Found._of(told)
+        # The engine looks for one at least.
+        return Found([], more=bool(found.hits)) if limit == 0 else found
 
     async def diff(self, a: str, b: str) -> Diff:
         """What differs between two checkpoints, also of different sessions."""

@@ -204,12 +204,11 @@ class MilepostSessionStore(SessionStore):
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """A transcript, or none when there is none."""
         store, name, channel = await self._place.store(), _name(key), _channel(key.get("subpath"))
-        id = await self._find(store, name)
-        if id is None:
+        info = await self._find(store, name)
+        if info is None:
             return None
         try:
-            about = _about(await store.session(id))
-            found = await store.messages(id, channel=channel, start=_hidden(about, channel))
+            found = await store.messages(info.id, channel=channel, start=_hidden(_about(info), channel))
         except NotFound:
             return None
         lines, seen = [], set()
@@ -223,7 +222,7 @@ class MilepostSessionStore(SessionStore):
                 seen.add(uuid)
             lines.append(line)
         known = self._known.get(name)
-        if known is not None and known.id == id:
+        if known is not None and known.id == info.id:
             known.uuids.setdefault(channel, set()).update(seen)
         return lines or None
 
@@ -244,12 +243,8 @@ class MilepostSessionStore(SessionStore):
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
         """The transcripts of subagents that a session has."""
         store, name = await self._place.store(), _name(cast(SessionKey, key))
-        id = await self._find(store, name)
-        if id is None:
-            return []
-        try:
-            info = await store.session(id)
-        except NotFound:
+        info = await self._find(store, name)
+        if info is None:
             return []
         about = _about(info)
         gone, paths = about.get("deleted", {}), about.get("paths", {})
@@ -258,12 +253,21 @@ class MilepostSessionStore(SessionStore):
 
     # How it is done.
 
-    async def _find(self, store: AsyncMilepost, name: str) -> str | None:
+    async def _find(self, store: AsyncMilepost, name: str) -> SessionInfo | None:
+        """The session of a key, if it is there. Another process may have deleted the one that is remembered, and begun
+        another."""
         known = self._known.get(name)
         if known is not None:
-            return known.id
-        found = await store.record(_RECORD, name)
-        return None if found is None else str(json.loads(found.value)["session"])
+            try:
+                return await store.session(known.id)
+            except NotFound:
+                if self._known.get(name) is known:
+                    del self._known[name]
+        record = await store.record(_RECORD, name)
+        try:
+            return None if record is None else await store.session(json.loads(record.value)["session"])
+        except NotFound:
+            return None
 
     async def _about_all(self, project_key: str) -> list[dict[str, Any]]:
         store, found, after = await self._place.store(), [], None
@@ -323,6 +327,8 @@ class MilepostSessionStore(SessionStore):
                 fresh.append(entry)
                 new.update([uuid] if uuid is not None else [])
         if not fresh:
+            # They are there unless another process deleted the session since.
+            await store.session(known.id)
             return
         about = dict(known.about)
         patch: dict[str, JSON] = {}

@@ -34,10 +34,10 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timezone
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agents.memory import SessionSettings
 
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from agents.usage import Usage
 
 __all__ = ["MilepostSession"]
+
+T = TypeVar("T")
 
 MAIN = "main"
 _RECORD = "openai-session"
@@ -221,7 +223,11 @@ class MilepostSession:
         index, branches = await self._index(), []
         current = await self._current(index)
         for name, branch in index["branches"].items():
-            items = await self._items(name)
+            try:
+                items = await self._items(name)
+            except NotFound:
+                # Deleted for good by someone else.
+                continue
             branches.append(
                 {
                     "branch_id": name,
@@ -337,7 +343,7 @@ class MilepostSession:
         return self._branch
 
     async def _session(self, branch_id: str | None, create: bool = False) -> str | None:
-        """The Milepost session of a branch. The main one never changes."""
+        """The Milepost session of a branch. The main one is remembered: see `_in`."""
         if self._main is not None and (branch_id or self._branch) == MAIN:
             return self._main
         index = await self._index()
@@ -352,6 +358,25 @@ class MilepostSession:
             self._main = branch["session"]
         session: str = branch["session"]
         return session
+
+    async def _in(self, branch_id: str | None, work: Callable[[str], Awaitable[T]], create: bool = False) -> T | None:
+        """Does something in the Milepost session of a branch; nothing when there is none. Someone else may have deleted
+        the main one for good, and begun another."""
+        session = await self._session(branch_id, create)
+        for _ in range(_adapt.TRIES):
+            if session is None:
+                return None
+            # Asked now: another task may find out meanwhile that it is gone.
+            is_main = session == self._main
+            try:
+                return await work(session)
+            except NotFound:
+                if not is_main:
+                    raise
+            self._forget(session)
+            again = await self._create(gone=session) if create else await self._session(branch_id)
+            session = again if again != session else None
+        raise Conflict(f"session {self.session_id!r} was deleted again and again: find out by whom")
 
     async def _create(self, gone: str | None = None) -> str:
         """Begins the main branch, unless another process was first. `gone` is the one that was deleted.
@@ -418,37 +443,18 @@ class MilepostSession:
     async def _items(self, branch_id: str | None, last: int | None = None) -> list[tuple[Message, JSON]]:
         store = await self._place.store()
         try:
-            session = await self._session(branch_id)
+            found = await self._in(branch_id, lambda session: store.messages(session, channel="main", last=last))
+        except Error:
+            raise
         except ValueError:
             # The SDK's own sessions find nothing in a branch that is not there.
             if branch_id is None:
                 raise
             return []
-        if session is None:
-            return []
-        is_main = session == self._main
-        try:
-            found = await store.messages(session, channel="main", last=last)
-        except NotFound:
-            if not is_main:
-                raise
-            self._forget(session)
-            return []
-        return [(message, _decode(message)) for message in found]
+        return [(message, _decode(message)) for message in found or ()]
 
     async def _add(self, store: AsyncMilepost, items: list[JSON]) -> None:
-        session = await self._session(None, create=True)
-        assert session is not None
-        # Asked now: another task may find out meanwhile that it is gone.
-        is_main = session == self._main
-        try:
-            await self._write(store, session, items)
-        except NotFound:
-            # Deleted for good by someone else: the conversation begins anew.
-            if not is_main:
-                raise
-            self._forget(session)
-            await self._write(store, await self._create(gone=session), items)
+        await self._in(None, lambda session: self._write(store, session, items), create=True)
 
     def _forget(self, gone: str) -> None:
         """Another task may know a newer one by now."""
@@ -466,14 +472,15 @@ class MilepostSession:
             await _adapt.add(store, session, [_encode(item, exact=False) for item in items], trigger="step")
 
     async def _pop(self) -> JSON:
-        store, session = await self._place.store(), await self._session(None)
-        if session is None:
-            return None
+        store = await self._place.store()
         try:
-            head = await _adapt.head(store, session)
-            found = await store.messages(session, channel="main", last=1, stop=head.length)
+            return await self._in(None, lambda session: self._pop_from(store, session))
         except NotFound:
             return None
+
+    async def _pop_from(self, store: AsyncMilepost, session: str) -> JSON:
+        head = await _adapt.head(store, session)
+        found = await store.messages(session, channel="main", last=1, stop=head.length)
         if not found:
             return None
         (message,) = found
@@ -562,20 +569,24 @@ class MilepostSession:
 
     async def _cut(self, store: AsyncMilepost, source: str, before: Any) -> tuple[str, int]:
         """The session of a branch, and its last entry that a new branch is to share."""
-        session = await self._session(source)
-        if session is None:
+
+        async def cut(session: str) -> tuple[str, int]:
+            head = await _adapt.head(store, session)
+            found = await store.messages(session, channel="main", stop=head.length)
+            if (await _adapt.head(store, session)).timeline != head.timeline:
+                raise Conflict("the session was set back while it was read")
+            count = before([(message, _decode(message)) for message in found])
+            # What belongs to the items before, such as their usage, lies between them and the next.
+            next = found[count].seq if count < len(found) else head.length
+            assert next is not None
+            return session, next - 1
+
+        made = await self._in(source, cut)
+        if made is None:
             before([])
-            session = await self._session(source, create=True)
-        assert session is not None
-        head = await _adapt.head(store, session)
-        found = await store.messages(session, channel="main", stop=head.length)
-        if (await _adapt.head(store, session)).timeline != head.timeline:
-            raise Conflict("the session was set back while it was read")
-        count = before([(message, _decode(message)) for message in found])
-        # What belongs to the items before, such as their usage, lies between them and the next.
-        next = found[count].seq if count < len(found) else head.length
-        assert next is not None
-        return session, next - 1
+            made = await self._in(source, cut, create=True)
+        assert made is not None
+        return made
 
     async def _delete_branch(self, branch_id: str) -> None:
         store = await self._place.store()
@@ -629,7 +640,11 @@ class MilepostSession:
         if branch is None or branch.get("new"):
             return []
         store = await self._place.store()
-        turns = _at(await store.state(branch["session"]), *_USAGE) or {}
+        try:
+            turns = _at(await store.state(branch["session"]), *_USAGE)
+        except NotFound:
+            # Deleted for good by someone else.
+            return []
         own = [
             {"user_turn_number": int(key.removeprefix("turn-")), **{k: v for k, v in turn.items() if k != "branch"}}
             for key, turn in turns.items()

@@ -53,8 +53,8 @@ class Message:
         """Its text, without anything else that it has."""
         if isinstance(self.content, str):
             return self.content
-        texts = (block.get("text", "") for block in self.content if isinstance(block, dict))
-        return "\n".join(text for text in texts if text)
+        texts = (block.get("text") if isinstance(block, dict) else block for block in self.content)
+        return "\n".join(text for text in texts if isinstance(text, str) and text)
 
     def to_dict(self) -> dict[str, JSON]:
         """As it is stored: `role`, `content`, and whatever else it has."""

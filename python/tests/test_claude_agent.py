@@ -273,6 +273,30 @@ async def test_what_is_deleted_begins_anew(store: milepost.AsyncMilepost) -> Non
     assert [found["session_id"] for found in await two.list_sessions("p")] == ["s"]
 
 
+async def test_what_another_deleted_and_began_anew_is_read_at_once(store: milepost.AsyncMilepost) -> None:
+    listed = {"project_key": "p", "session_id": "s"}
+    one, two, three = (MilepostSessionStore(store) for _ in range(3))
+    for sessions in (one, two):
+        await sessions.append(KEY, [line(1)])
+    await three.delete(KEY)
+    await three.append(KEY, [line(2)])
+    await three.append(SUB, [line(3)])
+    assert await one.load(KEY) == [line(2)] and await one.load(SUB) == [line(3)]
+    assert await two.list_subkeys(listed) == ["subagents/agent-1"]  # type: ignore[arg-type]
+    # What is gone stays gone, however often it is asked for.
+    await three.delete(KEY)
+    for _ in range(2):
+        assert await one.load(KEY) is None and await two.list_subkeys(listed) == []  # type: ignore[arg-type]
+
+
+async def test_a_line_that_was_deleted_elsewhere_is_added_again(store: milepost.AsyncMilepost) -> None:
+    one, two = MilepostSessionStore(store), MilepostSessionStore(store)
+    await one.append(KEY, [line(1)])
+    await two.delete(KEY)
+    await one.append(KEY, [line(1)])
+    assert await two.load(KEY) == await one.load(KEY) == [line(1)]
+
+
 @pytest.mark.parametrize("before", range(4))
 async def test_a_beginning_that_is_cut_off_leaves_nothing_behind(store: milepost.AsyncMilepost, before: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

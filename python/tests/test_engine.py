@@ -66,6 +66,14 @@ def test_unknown_blocks_and_fields_come_back_as_they_went_in(store: milepost.Mil
     assert back.text == "hi"
 
 
+def test_a_text_is_of_texts_only(store: milepost.Milepost) -> None:
+    blocks = ["plain", {"type": "x", "text": 5}, {"type": "text", "text": "said"}, {"type": "y", "text": None}, 7, ""]
+    session = store.create_shared()
+    store.add(session, [{"role": "user", "content": blocks}])
+    (back,) = store.messages(session)
+    assert back.content == blocks and back.text == "plain\nsaid"
+
+
 def test_messages_are_read_by_ranges_and_channels(store: milepost.Milepost) -> None:
     session = store.create_shared("Ranges")
     for number in range(10):
@@ -115,6 +123,13 @@ def test_branches_diffs_and_search(store: milepost.Milepost) -> None:
     store.delete(session.id, branches="delete")
     with pytest.raises(errors.NotFound):
         store.session(branch.id)
+
+
+def test_a_search_for_no_hits_gives_none(store: milepost.Milepost) -> None:
+    store.add(store.create_shared(), ("user", "the quick brown fox"))
+    assert store.search("fox", limit=0) == milepost.Found([], more=True)
+    assert store.search("wolf", limit=0) == milepost.Found([], more=False)
+    assert store.sessions(limit=0).sessions == []
 
 
 def test_a_session_is_set_back_in_place(store: milepost.Milepost) -> None:
@@ -179,6 +194,17 @@ def test_errors_say_what_why_and_what_to_do(store: milepost.Milepost) -> None:
     with pytest.raises(ValueError, match="128"):
         session.set({"memory.x": deep})
     session.release()
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 0.0001, 1e12, float("nan"), float("inf")])
+async def test_a_lease_that_never_or_always_holds_is_refused(seconds: float) -> None:
+    said = f"lease_seconds={seconds} is not valid: it must be from 0.001 to 31536000"
+    with pytest.raises(errors.Invalid, match=said) as refused:
+        milepost.open("memory:", lease_seconds=seconds)
+    assert refused.value.what == f"lease_seconds={seconds}" and refused.value.why is not None
+    with pytest.raises(errors.Invalid, match=said):
+        await milepost.open_async("memory:", lease_seconds=seconds)
+    milepost.open("memory:", lease_seconds=0.001).close()
 
 
 def test_a_closed_store_says_so(sqlite_url: str) -> None:
@@ -331,3 +357,15 @@ def test_a_fork_loses_and_blocks_nothing(kind: str, tmp_path: Path) -> None:
     url = store_url(kind, tmp_path)
     done = subprocess.run([sys.executable, "-c", FORK, url], capture_output=True, text=True, timeout=120, env=dict(os.environ))
     assert done.returncode == 0 and done.stdout.startswith("fine"), done.stdout + done.stderr
+
+
+def test_fields_that_only_the_store_sets_are_refused() -> None:
+    with milepost.open("memory:") as store:
+        with store.create(title="kept", tags=["a"]) as session:
+            pass
+        for wrong in ({"hidden": True}, {"trashed": 5}, {"title": 5}, {"tags": "ab"}):
+            with pytest.raises(milepost.errors.Invalid):
+                store.patch(session.id, **wrong)  # type: ignore[arg-type]
+        with pytest.raises(milepost.errors.Invalid):
+            store.create(extra={"hidden": True})
+        assert [(one.title, list(one.tags)) for one in store.sessions().sessions] == [("kept", ["a"])]

@@ -229,6 +229,28 @@ async def test_one_that_was_deleted_for_good_begins_anew(store: milepost.AsyncMi
     assert await session.get_items() == await other.get_items() == [user("new")] * 2
 
 
+async def test_what_another_began_anew_is_seen_at_once(store: milepost.AsyncMilepost) -> None:
+    writer, reader, popper, brancher, adder = [MilepostSession("anew", store) for _ in range(5)]
+    await writer.add_items([user("old")])
+    for session in (reader, popper, brancher, adder):
+        assert await session.get_items() == [user("old")]
+
+    async def delete() -> None:
+        (branch,) = await MilepostSession("anew", store).list_branches()
+        await store.delete(branch["session"])
+
+    await delete()
+    await writer.add_items([user("new"), said("answer")])
+    assert await reader.get_items() == [user("new"), said("answer")]
+    assert await popper.pop_item() == said("answer")
+    # The one that came after it is gone too.
+    await delete()
+    await adder.add_items([user("newer")])
+    assert await reader.get_items() == [user("newer")]
+    await brancher.create_branch_from_item(1, "b")
+    assert await brancher.get_items() == [user("newer")]
+
+
 @pytest.mark.parametrize("before", range(4))
 async def test_a_beginning_that_is_cut_off_leaves_nothing_behind(store: milepost.AsyncMilepost, before: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -433,11 +455,12 @@ async def test_a_streamed_run_is_kept_too(memory: milepost.AsyncMilepost) -> Non
     assert len(await session.get_items()) == 4
 
 
-async def test_usage_belongs_to_the_turns_of_its_branch(store: milepost.AsyncMilepost) -> None:
-    class Result:
-        def __init__(self, tokens: int) -> None:
-            self.context_wrapper = type("C", (), {"usage": Usage(requests=1, input_tokens=tokens, output_tokens=1, total_tokens=tokens + 1)})
+class Result:
+    def __init__(self, tokens: int) -> None:
+        self.context_wrapper = type("C", (), {"usage": Usage(requests=1, input_tokens=tokens, output_tokens=1, total_tokens=tokens + 1)})
 
+
+async def test_usage_belongs_to_the_turns_of_its_branch(store: milepost.AsyncMilepost) -> None:
     session = MilepostSession("u", store)
     await session.store_run_usage(Result(1))  # type: ignore[arg-type]
     assert await session.get_session_usage() is None and await session.get_turn_usage() == [] and await session.get_turn_usage(1) == {}
@@ -460,6 +483,23 @@ async def test_usage_belongs_to_the_turns_of_its_branch(store: milepost.AsyncMil
     assert [turn["user_turn_number"] for turn in await session.get_turn_usage()] == [1]  # type: ignore[union-attr]
     await session.clear_session()
     assert await session.get_session_usage() is None
+
+
+async def test_a_branch_that_was_deleted_for_good_is_left_out(store: milepost.AsyncMilepost) -> None:
+    session = MilepostSession("left out", store)
+    await session.add_items([user("q1")])
+    await session.store_run_usage(Result(1))  # type: ignore[arg-type]
+    for name, tokens in (("a", 10), ("b", 100)):
+        await session.switch_to_branch("main")
+        await session.create_branch_from_item(1, name)
+        await session.add_items([user("q2")])
+        await session.store_run_usage(Result(tokens))  # type: ignore[arg-type]
+    for name, left, sum in (("b", ["main", "a"], 11), ("a", ["main"], 1)):
+        (gone,) = [branch["session"] for branch in await session.list_branches() if branch["branch_id"] == name]
+        await store.delete(gone)
+        assert [branch["branch_id"] for branch in await session.list_branches()] == left
+        usage = await session.get_session_usage()
+        assert usage is not None and usage["input_tokens"] == sum
 
 
 RUN = """
