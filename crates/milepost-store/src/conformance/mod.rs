@@ -218,6 +218,7 @@ macro_rules! conformance_rules {
             redaction_leaves_a_whole_log,
             reindexing_changes_nothing,
             writers_without_a_lease_never_interleave,
+            a_writer_that_knew_a_session_before_it_was_cut_is_refused,
             a_fork_happens_in_one_step,
         }
     };

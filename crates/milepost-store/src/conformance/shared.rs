@@ -8,7 +8,7 @@ use super::whole::{claim, state, texts, user, verify};
 use super::{Outcome, Place};
 use crate::backend::Kinds;
 use crate::error::{Conflict, Error};
-use crate::store::{Append, NewMark, NewSession};
+use crate::store::{Append, DeleteMode, NewMark, NewSession};
 
 /// Two who write without a lease, and one with, never interleave: who comes second is refused, reads again and goes on.
 pub async fn writers_without_a_lease_never_interleave(place: &dyn Place) -> Outcome {
@@ -42,6 +42,31 @@ pub async fn writers_without_a_lease_never_interleave(place: &dyn Place) -> Outc
     one.append(Append::new().after(timeline, length).message(user("four"))).await?;
     same!(texts(&store, one.id()).await?, ["one", "two", "three", "four"], "the messages");
     verify(&store).await
+}
+
+/// What is left of a session for its branches may have as many entries as whoever wrote without a lease knew: it is another all the same.
+pub async fn a_writer_that_knew_a_session_before_it_was_cut_is_refused(place: &dyn Place) -> Outcome {
+    let scene = Scene::new(place).await?;
+    for entries in 1..5 {
+        let (store, other) = (scene.store().await?, scene.store().await?);
+        let one = store.create_shared(NewSession::default()).await?;
+        let mut at = None;
+        for number in 0..entries {
+            let receipt = one.append(Append::new().message(user(format!("entry {number}")))).await?;
+            at = at.or(Some(receipt.first));
+        }
+        let Some(at) = at else { return Ok(()) };
+        let late = other.join(one.id()).await?;
+        let (timeline, length) = late.head().await;
+        let branch = store.branch(at, NewSession::default(), &claim()).await?;
+        store.delete(one.id(), DeleteMode::KeepBranches, &claim(), false).await?;
+        let append = Append::new().after(timeline, length).message(user("late"));
+        refused!(late.append(append).await, Error::Conflict(_), "an append after {entries} entries that were cut");
+        same!(texts(&store, branch.id()).await?, ["entry 0"], "the branch");
+        ensure!(store.session(one.id()).await?.hidden, "the session is not hidden any more");
+        verify(&store).await?;
+    }
+    Ok(())
 }
 
 /// A session is set back and goes on in one step, without a lease; the checkpoint has the id that it was given, and both

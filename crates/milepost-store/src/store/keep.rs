@@ -145,11 +145,21 @@ impl Store {
 
     /// Keeps of a session only what its branches need, hidden.
     async fn hide(&self, session: SessionId, claim: &Claim) -> Result<()> {
-        let lines = self.inner.backend.timelines(self.workspace(), session).await?;
         let children = self.inner.backend.children(self.workspace(), session).await?;
+        let mut open: Vec<Position> = children.iter().filter_map(|line| line.parent).collect();
+        let writer = self.write(session, claim).await?;
+        if let Some(to) = open.first() {
+            // On another timeline: whoever writes without a lease and knows the old one must not take what is left of it, which
+            // may have as many entries, for what it was.
+            match writer.restore(*to).await {
+                // Without a state to go on from there is nobody who writes to it.
+                Err(error) if !error.is_damage() => return Err(error),
+                _ => {}
+            }
+        }
+        let lines = self.inner.backend.timelines(self.workspace(), session).await?;
         // How far each timeline is needed: by branches, and by what branches need of the session's other timelines.
         let mut needed: BTreeMap<TimelineId, Seq> = BTreeMap::new();
-        let mut open: Vec<Position> = children.iter().filter_map(|line| line.parent).collect();
         while let Some(at) = open.pop() {
             let Some(line) = lines.iter().find(|line| line.id == at.timeline) else { continue };
             let so_far = needed.entry(at.timeline).or_default();
@@ -163,7 +173,6 @@ impl Store {
         }
         let kept = self.said_of(&lines, &needed).await?;
         let hidden = || SessionPatch::new().with("hidden", Value::Bool(true));
-        let writer = self.write(session, claim).await?;
         // The event goes with the rest of the head; what stays is marked once more in the log itself.
         writer.rewrite(fold::patch_event(hidden()), change).await?;
         writer.append(kept.into_iter().fold(Append::new().patch(hidden()), Append::event)).await?;
