@@ -10,15 +10,19 @@
 //! Values stay what LangGraph's serializer made of them; MessagePack is looked into only to cut lists into items and to find out
 //! what a message says.
 
+mod anew;
 mod bytes;
 mod delta;
 mod house;
+#[cfg(test)]
+mod house_tests;
 #[cfg(feature = "import")]
 mod import;
 mod msgpack;
 mod read;
 mod record;
 mod redact;
+mod steps;
 mod thread;
 mod write;
 

@@ -8,6 +8,7 @@ use milepost_store::backend::Kinds;
 use milepost_store::{Error, Mark, MarkQuery, MessageQuery, Result, SessionQuery};
 use serde_json::Value;
 
+use crate::anew::Leaving;
 use crate::bytes::{damaged, from_text};
 use crate::delta;
 use crate::msgpack::{self, from_json};
@@ -406,19 +407,16 @@ impl Saver {
         Ok(all)
     }
 
-    /// What was written, from an entry on, for checkpoints that are not there yet, by their ids.
+    /// What was written for checkpoints that are not there yet, by their ids.
     pub(crate) async fn waiting(
         &self,
         view: &View,
         there: &BTreeSet<String>,
-        from: Seq,
     ) -> Result<Vec<(String, Vec<FoundWrite>)>> {
         let mut found = Vec::new();
         for (id, places) in view.strays.iter().filter(|(id, _)| !there.contains(*id)) {
             let mut entries = Vec::new();
-            for (timeline, seq) in
-                places.iter().filter(|(timeline, seq)| *timeline != view.timeline || Seq(*seq) >= from)
-            {
+            for (timeline, seq) in places {
                 let at = Position { timeline: *timeline, seq: Seq(*seq) };
                 entries.extend(self.store.entries_at(at, at.seq, Kinds::only(EntryKind::Event)).await?);
             }
@@ -449,7 +447,7 @@ impl Saver {
     }
 
     /// Writes with their values, in the order in which they are applied.
-    async fn writes_found(
+    pub(crate) async fn writes_found(
         &self,
         all: Vec<(Position, Writes)>,
         view: &View,
@@ -560,23 +558,28 @@ impl Saver {
             let session = self.resolve(&key).await?;
             return Ok(session.map(|session| (key, session)).into_iter().collect());
         }
-        let all = self.all_sessions(thread).await?.into_iter().filter(|(_, _, standing)| *standing == Standing::Own);
+        let all =
+            self.all_sessions(thread).await?.into_iter().filter(|(.., standing)| matches!(standing, Standing::Own));
         let all = all.filter(|(key, ..)| namespace.is_none_or(|namespace| namespace == key.namespace));
         Ok(all.map(|(key, session, _)| (key, session)).collect())
     }
 
-    /// Sessions that were made for a thread and are not its own: whoever pruned it was killed.
-    pub(crate) async fn leftovers(&self, thread: &str) -> Result<Vec<SessionId>> {
+    /// Sessions that were made for a thread and are not its own: whoever pruned or deleted it was killed, or is still at work.
+    pub(crate) async fn leftovers(&self, thread: &str) -> Result<Vec<Leftover>> {
         let all = self.all_sessions(Some(thread)).await?;
-        let left = all.into_iter().filter(|(_, _, standing)| *standing == Standing::Leftover);
-        Ok(left.map(|(_, session, _)| session).collect())
+        let left = all.into_iter().filter_map(|(key, session, standing)| match standing {
+            Standing::Leftover(leaving) => Some(Leftover { key, session, leaving }),
+            Standing::Own | Standing::Copy => None,
+        });
+        Ok(left.collect())
     }
 
     /// Every session of threads, and whether it is the thread's own. What a person branched off is none.
     async fn all_sessions(&self, wanted: Option<&str>) -> Result<Vec<(ThreadKey, SessionId, Standing)>> {
         let mut sessions = BTreeMap::new();
         for trashed in [false, true] {
-            let (agent, task) = (Some(AGENT.to_owned()), wanted.map(shown));
+            // Somebody may have given them another agent since: by its task a thread's are found all the same.
+            let (agent, task) = (wanted.is_none().then(|| AGENT.to_owned()), wanted.map(shown));
             let mut query = SessionQuery { agent, task, trashed, by_creation: true, ..SessionQuery::default() };
             loop {
                 let page = self.store.sessions(&query).await?;
@@ -587,48 +590,43 @@ impl Saver {
                 }
             }
         }
-        // Somebody may have given it another agent or task since.
-        let named = match wanted {
+        // Or another task.
+        let mut named: BTreeSet<SessionId> = match wanted {
             Some(thread) => self.resolve(&ThreadKey::new(thread, "")).await?.into_iter().collect(),
             None => self.named_sessions().await?,
         };
-        for id in named {
-            let btree_map::Entry::Vacant(place) = sessions.entry(id) else { continue };
-            match self.store.session(id).await {
+        for id in &named {
+            let btree_map::Entry::Vacant(place) = sessions.entry(*id) else { continue };
+            match self.store.session(*id).await {
                 Ok(session) => drop(place.insert(session)),
                 Err(Error::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        let (mut found, mut counts) = (Vec::new(), HashMap::<ThreadKey, usize>::new());
+        let mut all = Vec::new();
         for session in sessions.into_values().filter(|session| session.branch.is_none() && !session.hidden) {
             let part = |name: &str| session.extra.get("langgraph")?.get(name)?.as_str().map(str::to_owned);
             let (Some(thread), Some(namespace)) = (part("thread"), part("namespace")) else { continue };
             let key = ThreadKey::new(thread, namespace);
-            if wanted.is_none_or(|wanted| wanted == key.thread) {
-                *counts.entry(key.clone()).or_default() += 1;
-                found.push((key, session.id, session.extra.contains_key(BUILDING)));
+            if wanted.is_some_and(|wanted| wanted != key.thread) {
+                continue;
             }
-        }
-        let mut all = Vec::with_capacity(found.len());
-        for (key, session, is_building) in found {
-            // One alone that was finished is the thread's, as nearly all are.
-            let is_clear = !is_building && counts.get(&key) == Some(&1);
-            let named = if is_clear { None } else { self.resolve(&key).await? };
-            let standing = match (named, is_building) {
-                (Some(named), _) if named == session => Standing::Own,
-                (_, true) => Standing::Leftover,
-                (Some(_), false) => Standing::Copy,
-                (None, false) => Standing::Own,
+            if wanted.is_some() && !key.namespace.is_empty() {
+                named.extend(self.resolve(&key).await?);
+            }
+            let standing = match session.extra.get(BUILDING) {
+                _ if named.contains(&session.id) => Standing::Own,
+                Some(flag) => Standing::Leftover(Leaving::from_json(flag)),
+                None => Standing::Copy,
             };
-            all.push((key, session, standing));
+            all.push((key, session.id, standing));
         }
         Ok(all)
     }
 
     /// The sessions that records name.
-    async fn named_sessions(&self) -> Result<Vec<SessionId>> {
-        let (mut all, mut after) = (Vec::new(), None);
+    async fn named_sessions(&self) -> Result<BTreeSet<SessionId>> {
+        let (mut all, mut after) = (BTreeSet::new(), None);
         loop {
             let page = self.store.records(THREAD_RECORD, after.as_deref(), PAGE).await?;
             let ids = page.iter().filter_map(|record| {
@@ -739,13 +737,19 @@ impl Saver {
 const PAGE: usize = 1000;
 
 /// What a session is to the thread that it tells of.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Own,
-    /// Made in its place, or left, by someone who was killed.
-    Leftover,
-    /// It came from elsewhere, and the thread is another here.
+    /// Made in its place, or no longer its own: what is to be done then.
+    Leftover(Option<Leaving>),
+    /// It came from elsewhere: the thread is another here, or none.
     Copy,
+}
+
+/// A session that is left of a thread's, and what the flag says that is on it.
+pub(crate) struct Leftover {
+    pub key: ThreadKey,
+    pub session: SessionId,
+    pub leaving: Option<Leaving>,
 }
 
 /// Marks and writes that were read, by the numbers of their entries, and values that were made of them.

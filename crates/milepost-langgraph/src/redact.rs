@@ -11,7 +11,7 @@ use milepost_model::{Body, Position, Seq, SessionId};
 use milepost_store::backend::Kinds;
 use milepost_store::{Error, PassedOver, Redacted, Redactor, Result, SessionQuery};
 
-use crate::house::Change;
+use crate::anew::Change;
 use crate::msgpack::{self, from_message};
 use crate::read::{Found, FoundValue, FoundWrite, record_of, writes_of};
 use crate::record::Form;
@@ -26,7 +26,7 @@ impl Saver {
         if !dry_run {
             // What a process that was killed left behind may hold it.
             for thread in all.iter().map(|(key, _)| &key.thread).collect::<BTreeSet<_>>() {
-                self.sweep(thread).await?;
+                self.sweep(thread, 0).await?;
             }
         }
         for (key, session) in all {
@@ -125,7 +125,14 @@ impl Saver {
         }
         let source = self.load(session).await?;
         let mut count = 0;
-        for marked in self.all_marks(session).await? {
+        let marks = self.all_marks(session).await?;
+        let there = marks.iter().map(|marked| marked.record.id.clone()).collect();
+        for (_, mut writes) in self.waiting(&source, &there).await? {
+            if let Err(why) = clean_writes(&mut writes, redactor) {
+                return Ok(Err(why));
+            }
+        }
+        for marked in marks {
             let mut found = self.materialise(key, &source, &marked).await?;
             match clean(&mut found, redactor) {
                 Ok(is_found) => count += u64::from(is_found),
@@ -141,7 +148,10 @@ impl Saver {
         }
         let (begun, blobs) = (self.store.source().now().plus_ms(1), self.store.blobs_of(session).await?);
         let change = Change { redactor: Some(redactor), ..Change::default() };
-        Box::pin(self.rebuild(key, session, &change)).await?;
+        match Box::pin(self.rebuild(key, &change)).await {
+            Err(Error::Invalid { why, .. }) => return Ok(Err(why)),
+            outcome => outcome?,
+        }
         self.store.drop_blobs(blobs, begun).await?;
         Ok(Ok(self.resolve(key).await?.map(|session| (session, count))))
     }

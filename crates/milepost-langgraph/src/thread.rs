@@ -148,6 +148,8 @@ pub(crate) struct View {
     pub adopted: HashMap<String, bool>,
     /// Entries with writes for checkpoints that were not the newest when they were made.
     pub strays: BTreeMap<String, Vec<(TimelineId, u64)>>,
+    /// It was flagged when it was loaded: another session may take its place.
+    pub flagged: bool,
 }
 
 impl View {
@@ -158,10 +160,10 @@ impl View {
 }
 
 /// What a record says of a thread.
-struct Named {
-    session: SessionId,
+pub(crate) struct Named {
+    pub session: SessionId,
     is_new: bool,
-    version: u64,
+    pub version: u64,
 }
 
 /// A thread's place: whoever has it works with the thread.
@@ -267,7 +269,7 @@ impl Saver {
         Ok(self.named(key).await?.map(|named| named.session))
     }
 
-    async fn named(&self, key: &ThreadKey) -> Result<Option<Named>> {
+    pub(crate) async fn named(&self, key: &ThreadKey) -> Result<Option<Named>> {
         let Some(record) = self.store.record(THREAD_RECORD, &key.name()).await? else { return Ok(None) };
         let text = std::str::from_utf8(&record.value).unwrap_or_default();
         let (id, is_new) = text.strip_suffix(NEW).map_or((text, false), |id| (id, true));
@@ -282,6 +284,7 @@ impl Saver {
 
     /// Brings what is known of a thread up to date; none when there is no such thread.
     pub(crate) async fn look<'a>(&self, key: &ThreadKey, slot: &'a mut Option<View>) -> Result<Option<&'a mut View>> {
+        self.doubt(key, slot).await?;
         if let Some(view) = slot.as_ref() {
             let head = self.store.backend().session(self.store.workspace(), view.session).await?;
             let is_same =
@@ -310,6 +313,9 @@ impl Saver {
     /// The same to write to: the thread begins if it is not there. What is known is taken on trust; the append tells.
     pub(crate) async fn open<'a>(&self, key: &ThreadKey, slot: &'a mut Option<View>) -> Result<&'a mut View> {
         const TRIES: usize = 16;
+        if slot.as_ref().is_some_and(|view| view.flagged) {
+            Box::pin(self.doubt(key, slot)).await?;
+        }
         for _ in 0..TRIES {
             if slot.is_some() {
                 break;
@@ -353,10 +359,21 @@ impl Saver {
 
     pub(crate) async fn load(&self, session: SessionId) -> Result<View> {
         let writer = self.store.join(session).await?;
-        if writer.session().await.extra.contains_key(LEFT) {
+        let extra = writer.session().await.extra;
+        if extra.contains_key(LEFT) {
             return Err(Error::NotFound { what: "session", id: session.to_string() });
         }
-        self.view(writer).await
+        Ok(View { flagged: extra.contains_key(BUILDING), ..self.view(writer).await? })
+    }
+
+    /// Forgets what is known of a thread whose session was about to be replaced, if it was.
+    async fn doubt(&self, key: &ThreadKey, slot: &mut Option<View>) -> Result<()> {
+        if let Some(view) = slot.as_ref().filter(|view| view.flagged)
+            && self.resolve(key).await? != Some(view.session)
+        {
+            *slot = None;
+        }
+        Ok(())
     }
 
     pub(crate) async fn view(&self, writer: SessionWriter) -> Result<View> {
@@ -386,6 +403,7 @@ impl Saver {
             sources: Vec::new(),
             adopted: HashMap::new(),
             strays,
+            flagged: false,
         };
         if let Some((record, Mark { at, .. }, is_last)) = newest {
             view.direct = is_last && at.timeline == timeline;

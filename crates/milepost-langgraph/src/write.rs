@@ -8,9 +8,9 @@ use milepost_store::{Append, Error, NewMark, Receipt, Result};
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::anew::Change;
 use crate::bytes::to_text;
 use crate::delta;
-use crate::house::Change;
 use crate::msgpack::{self, to_message};
 use crate::record::{Form, MAX_CHAIN, METADATA, Recipe, Record, Runs, SHORT, SKELETON, Write, Writes};
 use crate::thread::{Items, Known, Saver, ThreadKey, View, mark_id, with_strays};
@@ -184,9 +184,8 @@ impl Saver {
         let is_late = view.newest.as_ref().is_some_and(|(newest, _)| new.id <= newest.greatest);
         let id = mark_id(view.session, &new.id);
         if is_late && self.store.backend().mark(self.store.workspace(), id).await?.is_some() {
-            let session = view.session;
             *slot = None;
-            return Box::pin(self.put_again(key, session, new)).await;
+            return Box::pin(self.put_again(key, new)).await;
         }
         let mut base = self.base(view, new).await?;
         let compared = base.mark.map(|mark| Spot { session: view.session, mark });
@@ -271,12 +270,12 @@ impl Saver {
     }
 
     /// The same id again takes the old one's place, and gets its writes.
-    async fn put_again(&self, key: &ThreadKey, session: SessionId, new: &NewCheckpoint) -> Result<Option<Spot>> {
+    async fn put_again(&self, key: &ThreadKey, new: &NewCheckpoint) -> Result<Option<Spot>> {
         if !new.is_whole() {
             return Ok(None);
         }
         let change = Change { instead: Some(new), ..Change::default() };
-        Box::pin(self.rebuild(key, session, &change)).await?;
+        Box::pin(self.rebuild(key, &change)).await?;
         if let Some(session) = self.resolve(key).await?
             && let Some((_, mark)) = self.record(session, &new.id).await?
         {
