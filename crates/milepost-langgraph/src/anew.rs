@@ -84,7 +84,7 @@ impl Leaving {
 impl Saver {
     /// Puts a session with something changed in the place of a thread's. The caller has the thread's place.
     pub(crate) async fn rebuild(&self, key: &ThreadKey, change: &Change<'_>) -> Result<()> {
-        self.sweep(&key.thread, GIVEN_UP_MS).await?;
+        self.sweep(Some(&key.thread), GIVEN_UP_MS).await?;
         for _ in 0..TRIES {
             let Some(named) = self.named(key).await? else { return Ok(()) };
             let read = match self.read_whole(named.session, change).await {
@@ -386,16 +386,21 @@ impl Saver {
         Ok(())
     }
 
-    /// Finishes what a process that was killed left of a thread's sessions. Those that somebody flagged less than so long ago are
+    /// Finishes what a process that was killed left of a thread's sessions, or of all threads'. Those that somebody flagged less than so long ago are
     /// left to them.
-    pub(crate) async fn sweep(&self, thread: &str, idle_ms: i64) -> Result<()> {
+    pub(crate) async fn sweep(&self, thread: Option<&str>, idle_ms: i64) -> Result<()> {
         let now = self.store.source().now();
         for Leftover { key, session, leaving } in self.leftovers(thread).await? {
             let is_gone = self.resolve(&key).await?.is_none();
-            match leaving {
-                Some(leaving) if !is_gone && now.since_ms(leaving.since) < idle_ms => {}
-                Some(leaving) => Box::pin(self.leave(&key, session, leaving.reached, None)).await?,
-                None => self.remove_idle(session).await?,
+            let done = match leaving {
+                Some(leaving) if !is_gone && now.since_ms(leaving.since) < idle_ms => Ok(()),
+                Some(leaving) => Box::pin(self.leave(&key, session, leaving.reached, None)).await,
+                None => self.remove_idle(session).await,
+            };
+            match done {
+                // One that is damaged keeps nobody from the others.
+                Err(error) if !error.is_damage() => return Err(error),
+                _ => {}
             }
         }
         Ok(())

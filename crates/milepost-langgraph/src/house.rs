@@ -25,7 +25,7 @@ impl Saver {
         for (key, _) in self.sessions(Some(thread), None).await? {
             self.delete(&key).await?;
         }
-        self.sweep(thread, 0).await
+        self.sweep(Some(thread), 0).await
     }
 
     async fn delete(&self, key: &ThreadKey) -> Result<()> {

@@ -564,9 +564,9 @@ impl Saver {
         Ok(all.map(|(key, session, _)| (key, session)).collect())
     }
 
-    /// Sessions that were made for a thread and are not its own: whoever pruned or deleted it was killed, or is still at work.
-    pub(crate) async fn leftovers(&self, thread: &str) -> Result<Vec<Leftover>> {
-        let all = self.all_sessions(Some(thread)).await?;
+    /// Sessions that were made for a thread, or for any, and are not its own: whoever pruned or deleted it was killed, or is still at work.
+    pub(crate) async fn leftovers(&self, thread: Option<&str>) -> Result<Vec<Leftover>> {
+        let all = self.all_sessions(thread).await?;
         let left = all.into_iter().filter_map(|(key, session, standing)| match standing {
             Standing::Leftover(leaving) => Some(Leftover { key, session, leaving }),
             Standing::Own | Standing::Copy => None,

@@ -4,7 +4,6 @@
 //! every checkpoint is made whole, what its values hold is replaced, and a thread that held it is written anew, with the same
 //! checkpoints, as pruning does; the old log goes.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use milepost_model::{Body, Position, Seq, SessionId};
@@ -22,14 +21,11 @@ impl Saver {
     /// [`Store::redact`](milepost_store::Store::redact), which passes over the sessions of threads.
     pub async fn redact(&self, redactor: &Redactor, dry_run: bool) -> Result<Redacted> {
         let mut redacted = Redacted::default();
-        let all = self.sessions(None, None).await?;
         if !dry_run {
             // What a process that was killed left behind may hold it.
-            for thread in all.iter().map(|(key, _)| &key.thread).collect::<BTreeSet<_>>() {
-                self.sweep(thread, 0).await?;
-            }
+            self.sweep(None, 0).await?;
         }
-        for (key, session) in all {
+        for (key, session) in self.sessions(None, None).await? {
             match Box::pin(self.redact_thread(&key, session, redactor, dry_run)).await {
                 Ok(Ok(None)) | Err(Error::NotFound { .. }) => {}
                 Ok(Ok(Some((session, checkpoints)))) => {
@@ -40,7 +36,7 @@ impl Saver {
                 Err(error) => redacted.passed_over.push(PassedOver::by(session, &error).ok_or(error)?),
             }
         }
-        for (session, why) in self.beside_threads().await? {
+        for (session, why) in self.beside_threads(dry_run).await? {
             match self.is_in_log(session, redactor).await {
                 Ok(false) | Err(Error::NotFound { .. }) => {}
                 Ok(true) => redacted.passed_over.push(PassedOver::of_adapter(session, why)),
@@ -51,7 +47,7 @@ impl Saver {
     }
 
     /// Sessions that were threads', or are copies of such, and what they are: nothing can be written in their place.
-    async fn beside_threads(&self) -> Result<Vec<(SessionId, &'static str)>> {
+    async fn beside_threads(&self, dry_run: bool) -> Result<Vec<(SessionId, &'static str)>> {
         let mut found = Vec::new();
         for trashed in [false, true] {
             let agent = Some(AGENT.to_owned());
@@ -61,7 +57,8 @@ impl Saver {
                 for session in page.sessions.into_iter().filter(|session| session.branch.is_none()) {
                     let part = |name: &str| session.extra.get("langgraph")?.get(name)?.as_str().map(str::to_owned);
                     let (Some(thread), Some(namespace)) = (part("thread"), part("namespace")) else { continue };
-                    if session.hidden || session.extra.contains_key(LEFT) {
+                    // One that was left goes, unless that could not be done.
+                    if session.hidden || dry_run && session.extra.contains_key(LEFT) {
                         continue;
                     }
                     let key = ThreadKey::new(thread, namespace);
