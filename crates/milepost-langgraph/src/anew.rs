@@ -5,7 +5,7 @@
 //! record names the new one. Whoever loaded the old one in between adds to it still: that is brought over before it goes. Whoever
 //! is killed half-way leaves sessions whose flags say what is left to do; the next one does it ([`Saver::sweep`]).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use milepost_model::{Position, Seq, Session, SessionId, SessionPatch, State, Timestamp};
 use milepost_store::{Append, Claim, Error, NewSession, Receipt, Redactor, Result, SessionWriter};
@@ -191,7 +191,7 @@ impl Saver {
         if let (Some((at, step)), Some(view)) = (read.steps.first(), building.slot(hidden).await.as_ref()) {
             let first = if let Step::Back(parent) = step { parent.timeline } else { at.timeline };
             let new = Position { timeline: view.timeline, seq: Seq(view.length - 1) };
-            places.note(Position { timeline: first, seq: Seq(0) }, new, None);
+            places.note(Position { timeline: first, seq: Seq(0) }, new);
         }
         let mut back = None;
         for (at, step) in &read.steps {
@@ -200,18 +200,14 @@ impl Saver {
                 Step::Writes(..) => {}
                 Step::Checkpoint(marked) if change.gone.contains(&marked.record.id) => {}
                 Step::Checkpoint(marked) => {
-                    // Where it goes on right from its parent, keeping it goes back there by itself.
-                    if back.is_none_or(|back| places.of_checkpoint(&marked.record.parent) != Some(back)) {
-                        building.go_back(hidden, back).await?;
-                    }
-                    back = None;
+                    building.go_back(hidden, back.take()).await?;
                     let found = self.changed(key, &read.source, marked, change.redactor).await?;
                     let kept = match change.instead.filter(|new| new.id == found.id) {
                         Some(new) => building.put(hidden, new).await?,
                         None => building.put(hidden, &checkpoint_of(&found)).await?,
                     };
                     if let Some(spot) = kept {
-                        places.note(*at, spot.mark, Some(&found.id));
+                        places.note(*at, spot.mark);
                     }
                     for writes in writes_of(&found.id, &found.writes) {
                         building.put_writes(hidden, &writes).await?;
@@ -220,7 +216,7 @@ impl Saver {
                 Step::Added(added) => {
                     building.go_back(hidden, back.take()).await?;
                     if let Some(new) = building.add(hidden, *at, added).await? {
-                        places.note(*at, new, None);
+                        places.note(*at, new);
                     }
                 }
             }
@@ -409,27 +405,19 @@ impl Saver {
 
 /// Where in a new session is what lies somewhere in the old one.
 #[derive(Default)]
-struct Places {
-    entries: BTreeMap<Position, Position>,
-    checkpoints: HashMap<String, Position>,
-}
+struct Places(BTreeMap<Position, Position>);
 
 impl Places {
-    fn note(&mut self, old: Position, new: Position, checkpoint: Option<&String>) {
-        self.entries.insert(old, new);
-        self.checkpoints.extend(checkpoint.map(|id| (id.clone(), new)));
+    fn note(&mut self, old: Position, new: Position) {
+        self.0.insert(old, new);
     }
 
     /// A timeline that goes on from an entry of another: the place of that, or of the last before it that stayed.
     fn begin(&mut self, first: Position, parent: Position) -> Option<Position> {
-        let (old, new) = self.entries.range(..=parent).next_back()?;
+        let (old, new) = self.0.range(..=parent).next_back()?;
         let new = (old.timeline == parent.timeline).then_some(*new)?;
-        self.entries.insert(first, new);
+        self.note(first, new);
         Some(new)
-    }
-
-    fn of_checkpoint(&self, id: &Option<String>) -> Option<Position> {
-        self.checkpoints.get(id.as_ref()?).copied()
     }
 }
 

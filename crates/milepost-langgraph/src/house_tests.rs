@@ -8,8 +8,9 @@ use milepost_model::{
 };
 use milepost_store::backend::Kinds;
 use milepost_store::{
-    Append, Claim, MessageQuery, NewMark, NewSession, Options, Redactor, SessionQuery, SessionWriter, Store,
+    Append, Claim, MarkQuery, MessageQuery, NewMark, NewSession, Options, Redactor, SessionQuery, SessionWriter, Store,
 };
+use proptest::prelude::*;
 use serde_json::json;
 
 use crate::anew::{Change, Read, show};
@@ -550,4 +551,117 @@ async fn what_people_added_stays_when_every_checkpoint_goes() {
     bare.put(&bare.saver, "1", None).await;
     Box::pin(bare.saver.rebuild(&bare.key, &Change::without(only("1")))).await.unwrap();
     assert_eq!((bare.sessions().await, bare.saver.resolve(&bare.key).await.unwrap()), (0, None));
+}
+
+/// Something that LangGraph or a person does to a thread.
+#[derive(Debug, Clone)]
+enum Deed {
+    /// A checkpoint, after the one with this number, if there is one.
+    Put(usize),
+    /// A write for the checkpoint with this number, which may be still to come.
+    Write(usize),
+    Note,
+    Mark,
+    State,
+    /// Back to a share of what the head's timeline has.
+    Back(u8),
+}
+
+fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+    let deed = prop_oneof![
+        4 => (0..12_usize).prop_map(Deed::Put),
+        3 => (0..14_usize).prop_map(Deed::Write),
+        3 => Just(Deed::Note),
+        1 => Just(Deed::Mark),
+        1 => Just(Deed::State),
+        2 => any::<u8>().prop_map(Deed::Back),
+    ];
+    proptest::collection::vec(deed, 1..24)
+}
+
+impl Scene {
+    async fn act(&self, number: usize, deed: &Deed, ids: &mut Vec<String>) {
+        let (saver, store) = (&self.saver, &self.saver.store);
+        self.clock.advance_ms(1);
+        match deed {
+            Deed::Put(parent) => {
+                let id = format!("{:02}", ids.len());
+                let parent = ids.len().checked_sub(1).map(|last| ids[last.saturating_sub(*parent % 3)].clone());
+                self.put(saver, &id, parent.as_deref()).await;
+                return ids.push(id);
+            }
+            Deed::Write(of) => return self.write(saver, &format!("{of:02}"), &format!("task {number}")).await,
+            _ => {}
+        }
+        let Some(session) = saver.session(&self.key).await.unwrap() else { return };
+        let writer = store.join(session).await.unwrap();
+        let (timeline, length) = writer.head().await;
+        let append = match deed {
+            Deed::Note => Append::new().message(Message::new(Role::User, format!("note {number}: hunter2"))),
+            Deed::Mark => Append::new().mark(NewMark::new(Trigger::Manual).label(format!("mark {number}"))),
+            Deed::State => {
+                let mut state = writer.state().await.unwrap().into_value();
+                state["plan"] = json!(number);
+                Append::new().state(State::try_from(state).unwrap())
+            }
+            Deed::Back(share) => {
+                let line = store.backend().timeline(store.workspace(), timeline).await.unwrap().unwrap();
+                let seq = line.begins() + (length - line.begins()) * u64::from(*share) / 256;
+                writer.restore(Position { timeline, seq: Seq(seq) }).await.unwrap();
+                return;
+            }
+            Deed::Put(_) | Deed::Write(_) => return,
+        };
+        writer.append(append).await.unwrap();
+    }
+
+    /// All that a thread says: its checkpoints, with their writes, notes and the state.
+    async fn picture(&self) -> String {
+        let saver = Saver::new(self.saver.store.clone());
+        let Some(session) = saver.session(&self.key).await.unwrap() else { return "nothing".to_owned() };
+        let mut told = String::new();
+        for found in saver.list(&Listing { thread: Some("t".to_owned()), ..Listing::default() }).await.unwrap() {
+            told += &format!("{} {:?} {:?} {:?}\n", found.id, found.parent, found.values, found.writes);
+        }
+        let (mut all, head) = notes(self).await;
+        all.sort();
+        let marks = saver.store.marks(session, &MarkQuery::default()).await.unwrap();
+        let labels: Vec<_> = marks.iter().map(|mark| mark.checkpoint.label.clone()).collect();
+        let state = saver.store.state(session).await.unwrap();
+        let plan = state.as_value().get("plan").cloned();
+        format!("{told}{all:?}\n{head:?}\n{labels:?}\n{plan:?}").replace("hunter2", "***")
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_thread_that_is_written_anew_says_the_same(deeds in deeds()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (scene, mut ids) = (Scene::new().await, Vec::new());
+            for (number, deed) in deeds.iter().enumerate() {
+                scene.act(number, deed, &mut ids).await;
+            }
+            let before = scene.picture().await;
+            let redactor = Redactor::literal("hunter2", "***").unwrap();
+            let change = Change { redactor: Some(&redactor), ..Change::default() };
+            // Twice: what was written anew is as good as what was not.
+            for _ in 0..2 {
+                Box::pin(scene.saver.rebuild(&scene.key, &change)).await.unwrap();
+                assert_eq!(scene.picture().await, before);
+            }
+            let verified = scene.saver.store.verify().await.unwrap();
+            assert!(verified.problems.is_empty(), "{:?}", verified.problems);
+            // What was written for checkpoints that were still to come is theirs.
+            for id in ids.len()..14 {
+                let id = format!("{id:02}");
+                scene.put(&scene.saver, &id, None).await;
+                let early = deeds.iter().filter(|deed| matches!(deed, Deed::Write(of) if format!("{of:02}") == id)).count();
+                let found = scene.saver.get(&scene.key, Some(&id)).await.unwrap().unwrap();
+                assert_eq!(found.writes.len(), early, "{id}");
+            }
+        });
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use milepost_model::{
-    Channel, CheckpointId, EntryKind, Hash, Position, Seq, SessionId, SessionPatch, State, TimelineId, hash_value,
+    Body, Channel, CheckpointId, EntryKind, Hash, Position, Seq, SessionId, SessionPatch, State, TimelineId, hash_value,
 };
 use milepost_store::backend::Kinds;
 use milepost_store::{Error, Mark, NewSession, Result, SessionWriter, Store};
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::record::{Form, Record};
+use crate::write::FIELD;
 
 /// The kind of agent that these sessions belong to.
 pub(crate) const AGENT: &str = "langgraph";
@@ -147,7 +148,9 @@ pub(crate) struct View {
     /// Whether what was written for a channel last came back in it unchanged.
     pub adopted: HashMap<String, bool>,
     /// Entries with writes for checkpoints that were not the newest when they were made.
-    pub strays: BTreeMap<String, Vec<(TimelineId, u64)>>,
+    pub strays: Strays,
+    /// Some of them the state does not tell of: somebody went back.
+    pub recovered: bool,
     /// It was flagged when it was loaded: another session may take its place.
     pub flagged: bool,
 }
@@ -389,6 +392,9 @@ impl Saver {
             true => strays(writer.state().await?.as_value()),
             false => BTreeMap::new(),
         };
+        let mut strays = strays;
+        let has_mark = newest.as_ref().is_some_and(|(_, mark, _)| mark.at.timeline == timeline);
+        let recovered = !has_mark && self.recover(timeline, &mut strays).await?;
         let mut view = View {
             writer,
             session: session.id,
@@ -403,6 +409,7 @@ impl Saver {
             sources: Vec::new(),
             adopted: HashMap::new(),
             strays,
+            recovered,
             flagged: false,
         };
         if let Some((record, Mark { at, .. }, is_last)) = newest {
@@ -411,6 +418,40 @@ impl Saver {
             view.newest = Some((record, at));
         }
         Ok(view)
+    }
+
+    /// Who sets a session back sets the state back too: where writes lie is found where the head was before, as far as no
+    /// checkpoint was kept since. Whether any were.
+    async fn recover(&self, mut timeline: TimelineId, found: &mut Strays) -> Result<bool> {
+        let mut is_found = false;
+        loop {
+            let line = self.store.backend().timeline(self.store.workspace(), timeline).await?;
+            let Some(line) = line.filter(|line| line.parent.is_some()) else { break };
+            let first = Position { timeline, seq: Seq(line.begins()) };
+            let event = self.store.entries_at(first, first.seq, Kinds::only(EntryKind::Event)).await?.pop();
+            let from = match event.and_then(|entry| entry.body) {
+                Some(Body::Event(event)) if event.kind == "restored" => event.data.get("from").cloned(),
+                _ => None,
+            };
+            let Some(from) = from.and_then(|from| serde_json::from_value::<Position>(from).ok()) else { break };
+            for (checkpoint, places) in strays(self.store.state_at(from).await?.as_value()) {
+                let known = found.entry(checkpoint).or_default();
+                for place in places.into_iter().filter(|place| !known.contains(place)).collect::<Vec<_>>() {
+                    known.push(place);
+                    is_found = true;
+                }
+            }
+            let begins = self.store.backend().timeline(self.store.workspace(), from.timeline).await?;
+            let begins = begins.map_or(Seq(0), |line| Seq(line.begins()));
+            let marks = self.store.entries_at(from, begins, Kinds::only(EntryKind::Mark)).await?;
+            let is_kept =
+                |body: &Option<Body>| matches!(body, Some(Body::Mark(mark)) if mark.extra.contains_key(FIELD));
+            if marks.iter().any(|entry| is_kept(&entry.body)) {
+                break;
+            }
+            timeline = from.timeline;
+        }
+        Ok(is_found)
     }
 
     /// Whether the state was empty at a mark and was not changed since: the mark's hash of it says so, and nothing before it
@@ -428,8 +469,11 @@ impl Saver {
     }
 }
 
-/// Entries with writes for checkpoints that were not the newest, as the state tells.
-pub(crate) fn strays(state: &Value) -> BTreeMap<String, Vec<(TimelineId, u64)>> {
+/// Entries with writes for checkpoints that were not the newest when they were made, by the checkpoints' ids.
+pub(crate) type Strays = BTreeMap<String, Vec<(TimelineId, u64)>>;
+
+/// The same as the state tells of them.
+pub(crate) fn strays(state: &Value) -> Strays {
     let all = state.pointer("/langgraph/strays").and_then(Value::as_object);
     let place = |place: &Value| Some((place.get(0)?.as_str()?.parse().ok()?, place.get(1)?.as_u64()?));
     let entry = |(checkpoint, places): (&String, &Value)| {
@@ -439,7 +483,7 @@ pub(crate) fn strays(state: &Value) -> BTreeMap<String, Vec<(TimelineId, u64)>> 
 }
 
 /// A state that says so, with whatever else was in it.
-pub(crate) fn with_strays(state: State, strays: &BTreeMap<String, Vec<(TimelineId, u64)>>) -> Result<State> {
+pub(crate) fn with_strays(state: State, strays: &Strays) -> Result<State> {
     let mut state = state.into_value();
     if let Value::Object(sections) = &mut state {
         match strays.is_empty() {

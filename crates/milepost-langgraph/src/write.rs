@@ -229,7 +229,7 @@ impl Saver {
             let mut left = view.strays.clone();
             left.remove(&new.id);
             strays = Some(left);
-        } else if base.fork.is_some() && !view.strays.is_empty() {
+        } else if view.recovered || base.fork.is_some() && !view.strays.is_empty() {
             strays = Some(view.strays.clone());
         }
         let record = Record {
@@ -262,7 +262,7 @@ impl Saver {
             Some(at) => Box::pin(view.writer.restore_with(at, append)).await?,
         };
         if let Some(strays) = strays {
-            view.strays = strays;
+            (view.strays, view.recovered) = (strays, false);
         }
         settle(view, base, making, record, &receipt);
         self.bound(key, view);
@@ -545,7 +545,7 @@ impl Saver {
             view.sources.push((event, beside));
         }
         if let Some(strays) = strays {
-            view.strays = strays;
+            (view.strays, view.recovered) = (strays, false);
         }
         for (channel, number, item) in added {
             *view.counts.entry(channel.clone()).or_default() += 1;
