@@ -8,7 +8,7 @@ use crate::engine::Milepost;
 use crate::error::{Error, Result};
 use crate::notice::{Notice, task_of};
 use crate::project::{Owner, Projects};
-use crate::transfer::{Ids, copy_session, holds_all_of};
+use crate::transfer::{Ids, Succession, copy_session, succession};
 
 /// Records that say where archived sessions are.
 const ARCHIVED: &str = "archived";
@@ -234,7 +234,7 @@ impl Milepost {
     }
 
     /// Copies a session to where it is archived. The copy from which it was brought back differs when something was
-    /// redacted since: the one that is here takes its place, unless that one was added to.
+    /// redacted or purged since: the one that is here takes its place, unless that one was added to.
     async fn copy_to_archive(&self, id: SessionId, to: &Store, url: &str) -> Result<()> {
         let claim = self.claim();
         let copy =
@@ -250,7 +250,9 @@ impl Milepost {
             }
             None => false,
         };
-        if !came_from_there || !holds_all_of(self.store(), to, id).await? {
+        let is_whole =
+            async || Ok::<_, Error>(matches!(succession(self.store(), to, id).await?, Succession::Whole { .. }));
+        if !came_from_there || !is_whole().await? {
             return Err(refused);
         }
         to.delete(id, DeleteMode::Refuse, &claim, false).await?;

@@ -6,7 +6,7 @@ use milepost_model::SessionId;
 use milepost_store::Store;
 
 use crate::error::Result;
-use crate::project::{Artifact, BroughtArtifact, LogLine, Owner, Projects};
+use crate::project::{Artifact, BroughtArtifact, LogLine, Owner, Projects, Version};
 
 /// Lines of a log that travel together.
 const LINES: usize = 256;
@@ -105,6 +105,121 @@ impl BesideWriter {
     /// Leaves nothing behind.
     pub async fn discard(self) -> Result<()> {
         self.projects.forget(&Owner::Session(self.session)).await
+    }
+}
+
+/// What of the things that lie beside a session and its copy has to be the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Compared {
+    /// Numbers and times: names and contents may have been redacted.
+    Identity,
+    /// Names and contents too.
+    Content,
+}
+
+/// What lies beside the copy of a session in another store, and not beside the session; none when there is nothing.
+pub(super) async fn only_there(
+    from: &Store,
+    to: &Store,
+    session: SessionId,
+    compared: Compared,
+) -> Result<Option<String>> {
+    let (own, copy) = (Lying::of(from, session).await?, Lying::of(to, session).await?);
+    for artifact in &copy.artifacts {
+        let held = own.named(&artifact.name).or_else(|| match compared {
+            Compared::Identity => own.renamed(artifact, &copy),
+            Compared::Content => None,
+        });
+        let is_held = |version: &Version| {
+            let versions = held.map(|held| held.versions.as_slice()).unwrap_or_default();
+            // The oldest go when there are too many.
+            versions.first().is_some_and(|first| version.number < first.number)
+                || versions.iter().any(|own| is_of_one(own, version, compared))
+        };
+        if let Some(version) = artifact.versions.iter().find(|version| !is_held(version)) {
+            return Ok(Some(version_name(version.number, &artifact.name)));
+        }
+    }
+    let differs = |own: &LogLine, copy: &LogLine| match compared {
+        Compared::Identity => own.at != copy.at,
+        Compared::Content => own != copy,
+    };
+    let line = match copy.first_line(&own, differs).await? {
+        None if copy.lines > own.lines => Some(own.lines),
+        found => found,
+    };
+    Ok(line.map(line_name))
+}
+
+fn version_name(number: u64, artifact: &str) -> String {
+    format!("version {number} of artifact {artifact:?}")
+}
+
+fn line_name(index: u64) -> String {
+    format!("line {} of its log", index + 1)
+}
+
+fn is_of_one(one: &Version, other: &Version, compared: Compared) -> bool {
+    (one.number, one.created) == (other.number, other.created)
+        && (compared == Compared::Identity || one.hash == other.hash)
+}
+
+/// What lies beside a session in a store.
+struct Lying {
+    /// None where nothing was ever kept.
+    projects: Option<Projects>,
+    owner: Owner,
+    artifacts: Vec<Artifact>,
+    /// Lines of the log.
+    lines: u64,
+}
+
+impl Lying {
+    async fn of(store: &Store, session: SessionId) -> Result<Self> {
+        let (projects, owner) = (Projects::open_if_any(store).await?, Owner::Session(session));
+        let (artifacts, lines) = match &projects {
+            Some(projects) => (projects.artifacts(&owner).await?, projects.log_length(&owner).await?),
+            None => (Vec::new(), 0),
+        };
+        Ok(Self { projects, owner, artifacts, lines })
+    }
+
+    fn named(&self, name: &str) -> Option<&Artifact> {
+        self.artifacts.iter().find(|artifact| artifact.name == name)
+    }
+
+    /// An artifact of a copy as it is called here: one that the copy does not have by that name, and with the same versions.
+    fn renamed(&self, artifact: &Artifact, copy: &Lying) -> Option<&Artifact> {
+        let is_same = |own: &&Artifact| {
+            let is_held =
+                |version: &Version| artifact.versions.iter().any(|there| is_of_one(version, there, Compared::Identity));
+            copy.named(&own.name).is_none() && own.versions.iter().any(is_held)
+        };
+        self.artifacts.iter().find(is_same)
+    }
+
+    async fn lines(&self, from: u64) -> Result<Vec<LogLine>> {
+        match &self.projects {
+            Some(projects) => projects.log_lines(&self.owner, from, LINES).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The first line that both have and that differs, by its index.
+    async fn first_line(&self, other: &Lying, differs: impl Fn(&LogLine, &LogLine) -> bool) -> Result<Option<u64>> {
+        let mut next = 0;
+        while next < self.lines.min(other.lines) {
+            let (one, two) = (self.lines(next).await?, other.lines(next).await?);
+            let both = one.len().min(two.len());
+            if let Some(at) = one.iter().zip(&two).position(|(one, two)| differs(one, two)) {
+                return Ok(Some(next + at as u64));
+            }
+            if both == 0 {
+                break;
+            }
+            next += both as u64;
+        }
+        Ok(None)
     }
 }
 

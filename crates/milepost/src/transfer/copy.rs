@@ -1,20 +1,15 @@
 //! Pushing and pulling: one session from store to store.
 
-use std::collections::BTreeSet;
-
-use milepost_model::{Body, EntryKind, SessionId, TimelineId, Timestamp};
+use milepost_model::SessionId;
 use milepost_store::{Claim, DeleteMode, Store};
-use serde_json::Value;
 
 use super::beside::carry;
 use super::incoming::Incoming;
 use super::outgoing::{Outgoing, Piece};
+use super::succeed::{Succession, succession};
 use super::{Ids, OnProgress, Progress};
 use crate::error::{Apart, Error, Result};
 use crate::project::{Owner, Projects};
-
-/// The event of the store's that says that something was redacted.
-const REDACTED: &str = "redacted";
 
 /// What a copy did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +23,8 @@ pub struct Copied {
 }
 
 /// Copies a session into another store, with its artifacts and its log. Made again, it brings over only what is new, or takes the
-/// place of a copy from before something was redacted here; when the copy went its own way, nothing is changed and the error says
-/// where. With [`Ids::Remap`] every call makes a further copy.
+/// place of a copy from before something was redacted here; when the copy went its own way, or has other artifacts under the
+/// same names, nothing is changed and the error says where. With [`Ids::Remap`] every call makes a further copy.
 pub async fn copy_session(
     from: &Store,
     to: &Store,
@@ -42,35 +37,23 @@ pub async fn copy_session(
         Err(Error::Apart { why, apart, .. }) => (why, apart),
         outcome => return outcome,
     };
-    let (here, there) = (redactions(from, session).await?, redactions(to, session).await?);
-    if here.is_empty() && there.is_empty() || !holds_all_of(from, to, session).await? {
-        return Err(Error::Apart { session, why, apart });
-    }
-    if !there.is_subset(&here) {
+    match Box::pin(succession(from, to, session)).await? {
+        Succession::Whole { redacted_since: true } => {}
+        Succession::Whole { redacted_since: false } => return Err(Error::Apart { session, why, apart }),
+        Succession::Own(own) => {
+            let why = if apart == Apart::Both { format!("the copy went its own way: {own}") } else { why };
+            return Err(Error::Apart { session, why, apart });
+        }
         // Whatever that was, it must not come back.
-        let why = format!(
-            "{why}: a secret was erased there that may still be here; erase it here, delete the copy and copy again"
-        );
-        return Err(Error::Apart { session, why, apart });
+        Succession::RedactedThere => {
+            let why = "a secret was erased in the copy that what is copied may still hold: erase it there too, delete the copy and copy again";
+            return Err(Error::Apart { session, why: why.into(), apart });
+        }
     }
     to.delete(session, DeleteMode::Refuse, claim, false).await?;
     Projects::open(to).await?.forget(&Owner::Session(session)).await?;
     let copied = Box::pin(copy_more(from, to, session, ids, claim, progress)).await?;
     Ok(Copied { is_new: false, ..copied })
-}
-
-/// What a session tells of what was redacted in it: a copy tells the same.
-async fn redactions(store: &Store, session: SessionId) -> Result<BTreeSet<String>> {
-    let (mut out, mut told) = (Outgoing::new(store, session).await?, BTreeSet::new());
-    while let Some(piece) = out.next().await? {
-        if let Piece::Entry(piece) = piece
-            && let Some(Body::Event(event)) = &piece.entry.body
-            && event.kind == REDACTED
-        {
-            told.insert(format!("{} {}", piece.entry.time, Value::Object(event.data.clone())));
-        }
-    }
-    Ok(told)
 }
 
 async fn copy_more(
@@ -179,29 +162,4 @@ fn is_same(here: &Piece, there: &Piece) -> bool {
         (Piece::Line(here), Piece::Line(there)) => here.id == there.id && here.parent == there.parent,
         (here, there) => here == there,
     }
-}
-
-/// Whether a store has everything of the copy of a session in another: messages, state changes and checkpoints, from the
-/// first on. What they say may differ: it may have been redacted. Events do not count: redacting leaves one in each.
-pub(crate) async fn holds_all_of(store: &Store, copy: &Store, session: SessionId) -> Result<bool> {
-    let (mut own, mut other) = (Outgoing::new(store, session).await?, Outgoing::new(copy, session).await?);
-    loop {
-        match (next_said(&mut own).await?, next_said(&mut other).await?) {
-            (_, None) => return Ok(true),
-            (Some(own), Some(other)) if own == other => {}
-            _ => return Ok(false),
-        }
-    }
-}
-
-async fn next_said(out: &mut Outgoing<'_>) -> Result<Option<(TimelineId, EntryKind, Timestamp)>> {
-    while let Some(piece) = out.next().await? {
-        match piece {
-            Piece::Entry(piece) if piece.entry.kind != EntryKind::Event => {
-                return Ok(Some((piece.entry.at.timeline, piece.entry.kind, piece.entry.time)));
-            }
-            _ => {}
-        }
-    }
-    Ok(None)
 }

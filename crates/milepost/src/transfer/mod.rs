@@ -20,6 +20,7 @@ mod incoming;
 mod names;
 pub mod older;
 mod outgoing;
+mod succeed;
 mod suspects;
 mod through;
 mod triggers;
@@ -27,10 +28,10 @@ mod when;
 mod written;
 
 pub use bundle::{BundleOptions, Checked, Exported, check_bundle, export_bundle, import_bundle};
-pub(crate) use copy::holds_all_of;
 pub use copy::{Copied, copy_session};
 pub(crate) use names::derived;
 pub use outgoing::origin;
+pub(crate) use succeed::{Succession, succession};
 
 use milepost_model::SessionId;
 use milepost_store::ed25519_dalek::VerifyingKey;

@@ -80,6 +80,17 @@ impl<'a> Outgoing<'a> {
         (self.lines.len() as u64, self.lines.iter().map(CopyLine::entries).sum())
     }
 
+    /// The timelines that it is read from.
+    pub fn lines(&self) -> &[CopyLine] {
+        &self.lines
+    }
+
+    /// Where an entry of this store is in what is read, if it is.
+    pub fn place_of(&self, at: Position) -> Option<(TimelineId, Seq)> {
+        let line = self.lines.iter().find(|line| line.id == at.timeline)?;
+        (line.begins()..line.end).contains(&at.seq).then(|| (self.names.id(at.timeline), at.seq))
+    }
+
     /// The next piece; none at the end.
     pub async fn next(&mut self) -> Result<Option<Piece>> {
         while self.queue.is_empty() {
@@ -179,8 +190,15 @@ impl Piece {
         match self {
             Piece::Line(line) => format!("timeline {}", line.id),
             Piece::Blob(hash, _) => format!("blob {hash}"),
-            Piece::Entry(piece) => entry_name(piece.entry.at.seq, piece.entry.kind),
+            Piece::Entry(piece) => piece.what(),
         }
+    }
+}
+
+impl PieceEntry {
+    /// What it is, for a person.
+    pub fn what(&self) -> String {
+        entry_name(self.entry.at.seq, self.entry.kind)
     }
 }
 

@@ -4,6 +4,7 @@ mod bundle;
 mod copies;
 mod exports;
 mod older;
+mod redacted_copies;
 mod round_trips;
 mod scene;
 mod secrets;
