@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use milepost_model::SessionId;
 use milepost_store::Store;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::project::{Artifact, BroughtArtifact, LogLine, Owner, Projects, Version};
 
 /// Lines of a log that travel together.
@@ -149,6 +149,36 @@ pub(super) async fn only_there(
         found => found,
     };
     Ok(line.map(line_name))
+}
+
+/// Refuses to bring what lies beside a session to a copy where something else has its place, before anything is changed. Which
+/// of the two was redacted is told nowhere.
+pub(super) async fn check_carried(from: &Store, to: &Store, session: SessionId) -> Result<()> {
+    let (own, copy) = (Lying::of(from, session).await?, Lying::of(to, session).await?);
+    let refuse = |what: String, why: &str| {
+        let instead = "if one of the two was redacted, redact the same in the other store; else remove one of them, or delete the copy; then copy again";
+        Err(Error::refused(format!("copying {what} of session {session}"), why, instead))
+    };
+    for artifact in &own.artifacts {
+        let Some(there) = copy.named(&artifact.name) else { continue };
+        let is_other = |version: &&Version| {
+            there.versions.iter().any(|there| there.number == version.number && there.hash != version.hash)
+        };
+        if let Some(version) = artifact.versions.iter().find(is_other) {
+            let what = version_name(version.number, &artifact.name);
+            return refuse(what, "it is another one in the copy");
+        }
+    }
+    for artifact in &copy.artifacts {
+        if let Some(renamed) = own.renamed(artifact, &copy).filter(|_| own.named(&artifact.name).is_none()) {
+            let why = format!("it has the name {:?} in the copy", artifact.name);
+            return refuse(format!("artifact {:?}", renamed.name), &why);
+        }
+    }
+    match own.first_line(&copy, |own, copy| own != copy).await? {
+        Some(line) => refuse(line_name(line), "it is another one in the copy"),
+        None => Ok(()),
+    }
 }
 
 fn version_name(number: u64, artifact: &str) -> String {

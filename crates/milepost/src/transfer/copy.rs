@@ -3,7 +3,7 @@
 use milepost_model::SessionId;
 use milepost_store::{Claim, DeleteMode, Store};
 
-use super::beside::carry;
+use super::beside::{carry, check_carried};
 use super::incoming::Incoming;
 use super::outgoing::{Outgoing, Piece};
 use super::succeed::{Succession, succession};
@@ -76,6 +76,7 @@ async fn copy_more(
         None => Incoming::new(to, session, ids, claim),
         Some(mut there) => {
             first = skip_common(&mut out, &mut there, &mut done, progress).await?;
+            check_carried(from, to, session).await?;
             if first.is_none() {
                 carry(from, to, session, session).await?;
                 return Ok(Copied { session, entries: 0, is_new: false });

@@ -244,3 +244,35 @@ async fn the_reason_of_a_redaction_can_be_redacted_itself() {
     pair.push(id).await.unwrap();
     assert_eq!(texts(&pair.there, id).await, ["the [gone] of the [gone]"]);
 }
+
+#[tokio::test]
+async fn what_was_redacted_beside_a_session_only_is_named_with_what_to_do_and_that_works() {
+    for content in [true, false] {
+        let pair = Pair::new().await;
+        let id = pair.session("hello").await;
+        let (name, text) = if content { ("notes.md".to_owned(), SECRET) } else { (format!("{SECRET}.md"), "x") };
+        pair.put(&pair.here, id, &name, text).await;
+        pair.push(id).await.unwrap();
+        pair.redact(&pair.here, SECRET, "it leaked").await;
+        let both_ways = [pair.push(id).await, pair.pull(id).await];
+        pair.say(&pair.here, id, "more").await;
+        for outcome in both_ways.into_iter().chain([pair.push(id).await]) {
+            let told = outcome.unwrap_err().to_string();
+            assert!(told.contains("redact the same in the other store"), "{told}");
+        }
+        assert_eq!(texts(&pair.there, id).await, ["hello"], "nothing was copied");
+        pair.redact(&pair.there, SECRET, "it leaked").await;
+        pair.push(id).await.unwrap();
+        assert_eq!(artifacts(&pair.there, id).await, artifacts(&pair.here, id).await);
+    }
+    let pair = Pair::new().await;
+    let id = pair.session("hello").await;
+    pair.log(&pair.here, id, SECRET).await;
+    pair.push(id).await.unwrap();
+    pair.redact(&pair.here, SECRET, "it leaked").await;
+    let told = pair.push(id).await.unwrap_err().to_string();
+    assert!(told.contains("line 1 of its log") && told.contains("redact the same in the other store"), "{told}");
+    pair.redact(&pair.there, SECRET, "it leaked").await;
+    pair.push(id).await.unwrap();
+    assert_eq!(lines(&pair.there, id).await, ["[gone]"]);
+}
