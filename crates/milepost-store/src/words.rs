@@ -40,8 +40,17 @@ pub fn spaced(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A text without the accents of Greek and Cyrillic letters, which SQLite's rules for words leave on: ΕΛΛΑΔΑ is Ελλάδα, and
-/// елка ёлка. It takes off those of Latin letters itself.
+/// A small letter that shares its capital with others, as those are written: ΟΔΟΣ is οδος, STRASSE is Straße.
+pub fn as_its_capital(c: char) -> Option<&'static str> {
+    match c {
+        'ς' => Some("σ"),
+        'ß' | 'ẞ' => Some("ss"),
+        _ => None,
+    }
+}
+
+/// A text as an index by SQLite's rules for words gets it. They leave the accents of Greek and Cyrillic letters on (ΕΛΛΑΔΑ is
+/// Ελλάδα, and елка ёлка; those of Latin letters they take off themselves), and know nothing of letters that share a capital.
 #[cfg(feature = "sqlite")]
 pub fn bare(text: &str) -> Cow<'_, str> {
     use unicode_normalization::char::{decompose_canonical, is_combining_mark};
@@ -53,40 +62,55 @@ pub fn bare(text: &str) -> Cow<'_, str> {
         is_accented
     };
     // No such letter has a smaller first byte.
-    if !text.bytes().any(|byte| byte >= 0xCD) || !text.chars().any(is_accented) {
+    let may_change = text.bytes().any(|byte| byte >= 0xC3);
+    if !may_change || !text.chars().any(|c| as_its_capital(c).is_some() || is_accented(c)) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match is_accented(c) {
-            true => decompose_canonical(c, |part| out.extend((!is_combining_mark(part)).then_some(part))),
-            false => out.push(c),
+        match as_its_capital(c) {
+            Some(same) => out.push_str(same),
+            None if is_accented(c) => {
+                decompose_canonical(c, |part| out.extend((!is_combining_mark(part)).then_some(part)));
+            }
+            None => out.push(c),
         }
     }
     Cow::Owned(out)
 }
 
-/// A text as it is, and as it is written with small letters that share their capitals: ς and σ, ß and ss. An index may have any
-/// of them.
-#[cfg_attr(not(any(feature = "sqlite", feature = "postgres")), expect(dead_code, reason = "only those have an index"))]
-pub(crate) fn spellings(text: &str) -> Vec<String> {
-    let small = text.to_lowercase();
-    let inner = small.replace('ς', "σ");
-    let mut last = String::with_capacity(inner.len());
-    let mut letters = inner.chars().peekable();
-    let mut is_within = false;
-    while let Some(c) = letters.next() {
-        let is_end = letters.peek().is_none_or(|next| !next.is_alphanumeric());
-        last.push(if c == 'σ' && is_within && is_end { 'ς' } else { c });
-        is_within = c.is_alphanumeric();
-    }
-    let mut all = vec![text.to_owned()];
-    for other in [inner, last, small.replace('ß', "ss"), small.replace("ss", "ß")] {
-        if other != small && !all.contains(&other) {
-            all.push(other);
+/// So many spellings of a word are looked for at most.
+#[cfg(feature = "postgres")]
+const MAX_SPELLINGS: usize = 64;
+
+/// A word in small letters in every way to write it with small letters that share a capital, for an index that has words as
+/// they were written: ς for σ and ß for ss, in any place. Those at the end of a word that has very many of them come first. Of
+/// a beginning of words the last s may be the first half of an ß.
+#[cfg(feature = "postgres")]
+pub(crate) fn spellings(word: &str, is_beginning: bool) -> Vec<String> {
+    let mut letters = Vec::with_capacity(word.len());
+    for c in word.chars() {
+        match as_its_capital(c) {
+            Some(same) => letters.extend(same.chars()),
+            None => letters.push(c),
         }
     }
-    all
+    // What can follow the letter that is looked at, and what can follow the one after it.
+    let (mut after, mut later) = (vec![String::new()], Vec::new());
+    for (at, c) in letters.iter().enumerate().rev() {
+        let before =
+            |letter: char, rest: &[String]| rest.iter().map(|rest| format!("{letter}{rest}")).collect::<Vec<_>>();
+        let mut all = before(*c, &after);
+        match (c, letters.get(at + 1)) {
+            ('σ', _) => all.extend(before('ς', &after)),
+            ('s', Some('s')) => all.extend(before('ß', &later)),
+            ('s', None) if is_beginning => all.push("ß".to_owned()),
+            _ => {}
+        }
+        all.truncate(MAX_SPELLINGS);
+        later = std::mem::replace(&mut after, all);
+    }
+    after
 }
 
 #[cfg(test)]
@@ -104,10 +128,23 @@ mod tests {
 
     #[cfg(feature = "sqlite")]
     #[test]
-    fn greek_and_cyrillic_letters_lose_their_accents() {
+    fn letters_are_written_in_one_way() {
         assert_eq!(bare("Ελλάδα ΐ ᾧ ёлка й ї"), "Ελλαδα ι ω елка и і");
+        assert_eq!(bare("Straße STRAẞE ὁδός"), "Strasse STRAsse οδοσ");
         for same in ["", "naïve café", "Москва", "한국어", "数据库"] {
             assert!(matches!(bare(same), Cow::Borrowed(_)), "{same}");
         }
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn words_are_looked_for_in_every_spelling() {
+        assert_eq!(spellings("word", true), ["word"]);
+        assert_eq!(spellings("straße", false), ["strasse", "straße"]);
+        assert_eq!(spellings("stras", true), ["stras", "straß"]);
+        assert_eq!(spellings("stras", false), ["stras"]);
+        assert_eq!(spellings("sss", false), ["sss", "sß", "ßs"]);
+        assert_eq!(spellings("οδος", false), ["οδοσ", "οδος"]);
+        assert_eq!(spellings(&"ss".repeat(200), true).len(), MAX_SPELLINGS);
     }
 }

@@ -94,20 +94,19 @@ fn stretches(words: &[String]) -> Vec<String> {
     all
 }
 
-/// A term as the server searches for it, in whatever spelling; none when there is no word in it.
+/// A term as the server searches for it; none when there is no word in it. The index has words as they were written: other
+/// nodes may be of a version that knew no other spellings.
 fn query(term: &Term) -> Option<String> {
-    let all: Vec<String> = spellings(&term.text).iter().filter_map(|text| phrase(text, term.prefix)).collect();
-    (!all.is_empty()).then(|| all.join(" | "))
-}
-
-fn phrase(text: &str, is_prefix: bool) -> Option<String> {
-    let words = words(text);
+    let words = words(&term.text);
     let words = &words[..words.len().min(OVERLAP)];
-    if words.is_empty() {
-        return None;
-    }
-    let phrase = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" <-> ");
-    Some(if is_prefix { format!("{phrase}:*") } else { phrase })
+    let (last, first) = words.split_last()?;
+    let one = |word: &String, is_beginning: bool| {
+        let star = if is_beginning { ":*" } else { "" };
+        let all: Vec<String> = spellings(word, is_beginning).iter().map(|word| format!("'{word}'{star}")).collect();
+        if all.len() == 1 { all.concat() } else { format!("({})", all.join(" | ")) }
+    };
+    let all: Vec<String> = first.iter().map(|word| one(word, false)).chain([one(last, term.prefix)]).collect();
+    Some(all.join(" <-> "))
 }
 
 /// Searches what was appended before. Better hits come first, then newer ones.
@@ -395,5 +394,6 @@ mod tests {
         assert_eq!(term("linker took", true).as_deref(), Some("'linker' <-> 'took':*"));
         assert_eq!(term("' | x & !", false).as_deref(), Some("'x'"));
         assert_eq!(term("*", false), None);
+        assert_eq!(term("große Stras", true).as_deref(), Some("('grosse' | 'große') <-> ('stras':* | 'straß':*)"));
     }
 }

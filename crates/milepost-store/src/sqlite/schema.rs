@@ -141,7 +141,7 @@ pub(super) const TEXT_GAPS: &str = "
 CREATE TABLE IF NOT EXISTS text_gaps (
   timeline INTEGER NOT NULL, why TEXT NOT NULL, PRIMARY KEY (timeline, why)
 ) WITHOUT ROWID;
-INSERT OR IGNORE INTO text_gaps (timeline, why) VALUES (0, 'rules 3');
+INSERT OR IGNORE INTO text_gaps (timeline, why) VALUES (0, 'rules 4');
 ";
 
 /// How a store file is opened.
@@ -277,7 +277,7 @@ pub(super) fn prepare(connection: &Connection, path: &Path, text_index: bool) ->
 pub(super) fn has_text_rules(connection: &Connection) -> Result<bool> {
     let has = |sql: &str| connection.prepare_cached(sql).and_then(|mut s| s.exists([]));
     has("SELECT 1 FROM sqlite_schema WHERE name = 'text_gaps'")
-        .and_then(|is_there| Ok(is_there && has("SELECT 1 FROM text_gaps WHERE timeline = 0 AND why = 'rules 3'")?))
+        .and_then(|is_there| Ok(is_there && has("SELECT 1 FROM text_gaps WHERE timeline = 0 AND why = 'rules 4'")?))
         .map_err(fail("reading the store"))
 }
 

@@ -11,7 +11,7 @@ use super::schema::{TEXT_GAPS, TEXT_INDEX, fail, has_text_index, has_text_rules}
 use crate::backend::*;
 use crate::codec::{self, searchable_text};
 use crate::error::{Error, Result};
-use crate::words::{bare, spaced, spellings};
+use crate::words::{bare, spaced};
 use milepost_model::Position;
 
 /// Texts longer than this are indexed up to here.
@@ -348,12 +348,8 @@ fn expected_words(db: &Connection) -> Result<Said> {
 /// An FTS5 expression of terms. Each is quoted, so that nothing in it is an operator.
 fn expression(terms: &[Term]) -> String {
     let quoted = terms.iter().map(|term| {
-        let one = |text: &String| {
-            let text = bare(text).replace('\0', " ").replace('"', "\"\"");
-            format!("\"{text}\"{}", if term.prefix { " *" } else { "" })
-        };
-        let all: Vec<String> = spellings(&term.text).iter().map(one).collect();
-        format!("({})", all.join(" OR "))
+        let text = bare(&term.text).replace('\0', " ").replace('"', "\"\"");
+        format!("\"{text}\"{}", if term.prefix { " *" } else { "" })
     });
     quoted.collect::<Vec<_>>().join(" AND ")
 }

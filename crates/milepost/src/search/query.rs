@@ -3,7 +3,7 @@
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
 
-use milepost_store::words::{is_unspaced, spaced};
+use milepost_store::words::{as_its_capital, is_unspaced, spaced};
 
 use super::SearchQuery;
 use crate::error::{Error, Result};
@@ -141,11 +141,9 @@ fn fold(text: &str) -> String {
     }
     let mut out = String::with_capacity(text.len());
     for c in text.nfd().filter(|c| !is_accent(*c)).flat_map(char::to_lowercase).nfc() {
-        match c {
-            // Small letters that share their capitals with others: ΟΔΟΣ is οδος, STRASSE is Straße.
-            'ς' => out.push('σ'),
-            'ß' => out.push_str("ss"),
-            _ => out.push(c),
+        match as_its_capital(c) {
+            Some(same) => out.push_str(same),
+            None => out.push(c),
         }
     }
     out

@@ -104,10 +104,45 @@ pub async fn check_scripts(milepost: &Milepost) {
         let substring = SearchQuery { substring: true, ..query(text) };
         assert_eq!(found(milepost, substring).await, [is_in], "{text}");
     }
-    for (text, is_in) in
-        [("Οδυσσευς", "Ο ΟΔΥΣΣΕΥΣ"), ("HAUPTSTRASSE", "Hauptstraße 5"), ("hauptstrass*", "Hauptstraße 5")]
-    {
+    let (odysseus, main) = ("Ο ΟΔΥΣΣΕΥΣ", "Hauptstraße 5");
+    let [water, castle, road] =
+        ["Die Wasserstraße ist breit", "DIE SCHLOSSSTRASSE NEBEN DER GASSE", "η οδος και ο δρόμος"];
+    for text in [water, castle, road] {
+        session.append(user(text)).await.unwrap();
+    }
+    let same = [
+        ("Οδυσσευς", odysseus),
+        ("Οδυσσευσ", odysseus),
+        ("οδυσ*", odysseus),
+        ("οδυσσευς*", odysseus),
+        ("HAUPTSTRASSE", main),
+        ("hauptstraße", main),
+        ("hauptstrass*", main),
+        ("hauptstras*", main),
+        ("HAUPTSTRAẞ*", main),
+        ("Wasserstrasse", water),
+        ("WASSERSTRASSE", water),
+        ("WASSERSTRAẞE", water),
+        ("Waßerstraße", water),
+        ("wasserstras*", water),
+        ("was*", water),
+        ("\"die wasserstrasse ist\"", water),
+        ("\"die wasserstras\"*", water),
+        ("Schlossstraße", castle),
+        ("Schloßstraße", castle),
+        ("schloß*", castle),
+        ("schlos*", castle),
+        ("\"schloßstrasse neben der gaße\"", castle),
+        ("ΟΔΟΣ", road),
+        ("οδοσ", road),
+        ("οδος*", road),
+        ("\"ΟΔΟΣ ΚΑΙ Ο ΔΡΟΜΟΣ\"", road),
+    ];
+    for (text, is_in) in same {
         assert_eq!(found(milepost, query(text)).await, [is_in], "{text}");
+    }
+    for text in ["hauptstrase", "haupts", "οδο", "waser*", "\"strasse ist\""] {
+        assert!(found(milepost, query(text)).await.is_empty(), "{text}");
     }
     assert_eq!(found(milepost, query("한*")).await, ["한국어 검색"]);
     assert!(found(milepost, query("하*")).await.is_empty(), "another syllable");
@@ -339,7 +374,7 @@ async fn an_index_of_an_older_version_is_made_anew() {
     let database = rusqlite::Connection::open(scratch.path()).unwrap();
     let empty = "INSERT INTO texts (texts) VALUES ('delete-all')";
     // One that said nothing of its rules, and one that said which they were.
-    for older in ["DROP TABLE text_gaps", "UPDATE text_gaps SET why = 'rules 2' WHERE timeline = 0"] {
+    for older in ["DROP TABLE text_gaps", "UPDATE text_gaps SET why = 'rules 3' WHERE timeline = 0"] {
         database.execute_batch(&format!("{older}; {empty}")).unwrap();
         let milepost = scratch.open().await;
         assert_eq!(milepost.search(&SearchQuery::new("postgresql")).await.unwrap().hits.len(), 1, "{older}");
