@@ -357,6 +357,7 @@ impl SessionWriter {
             }
             Item::Event(event, refs) => {
                 check_event(&event, &self.store.inner.limits)?;
+                check_new_patch(&event)?;
                 self.push(draft, timeline, &Body::Event(event), refs)
             }
             Item::State(new) => {
@@ -581,17 +582,6 @@ pub(super) fn check_patch(event: &Event, limits: &Limits) -> Result<()> {
         if DERIVED_FIELDS.contains(&key.as_str()) {
             return Err(Error::invalid(format!("a session's {key}"), "it follows from the log and cannot be set"));
         }
-        let is_fine = match key.as_str() {
-            "title" | "project" | "agent" | "feature" | "task" | "stage" | "error" => {
-                value.is_string() || value.is_null()
-            }
-            "tags" => value.is_null() || value.as_array().is_some_and(|list| list.iter().all(Value::is_string)),
-            _ => true,
-        };
-        if !is_fine {
-            let what = if key == "tags" { "a list of texts" } else { "a text" };
-            return Err(Error::invalid(format!("a session's {key}"), format!("it is to be {what}, or null for none")));
-        }
         let texts = match value {
             Value::String(text) => std::slice::from_ref(text).to_vec(),
             Value::Array(list) => list.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect(),
@@ -611,6 +601,25 @@ pub(super) fn check_patch(event: &Event, limits: &Limits) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a new patch whose fields are not what they are to be. Logs that were written before may have such: they show nothing.
+pub(super) fn check_new_patch(event: &Event) -> Result<()> {
+    let set = event.data.get("set").and_then(Value::as_object);
+    for (key, value) in set.into_iter().flatten().filter(|_| is_patch(event)) {
+        let is_fine = match key.as_str() {
+            "title" | "project" | "agent" | "feature" | "task" | "stage" | "error" => {
+                value.is_string() || value.is_null()
+            }
+            "tags" => value.is_null() || value.as_array().is_some_and(|list| list.iter().all(Value::is_string)),
+            _ => true,
+        };
+        if !is_fine {
+            let what = if key == "tags" { "a list of texts" } else { "a text" };
+            return Err(Error::invalid(format!("a session's {key}"), format!("it is to be {what}, or null for none")));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses extra fields that are called like known ones: stored side by side, neither could be read again.
 fn check_extra(what: &str, extra: &Map<String, Value>, known: &[&str]) -> Result<()> {
     match known.iter().find(|key| extra.contains_key(**key)) {
@@ -625,10 +634,15 @@ fn check_extra(what: &str, extra: &Map<String, Value>, known: &[&str]) -> Result
 pub(super) fn check_event(event: &Event, limits: &Limits) -> Result<()> {
     check_name("an event's type", &event.kind, "max_name_bytes", limits.max_name_bytes)?;
     check_extra("an event", &event.data, &["type"])?;
-    match [event::SESSION, event::BRANCHED, event::RESTORED].contains(&event.kind.as_str()) {
+    match is_patch(event) {
         true => check_patch(event, limits),
         false => Ok(()),
     }
+}
+
+/// Whether an event changes what a list shows of a session.
+fn is_patch(event: &Event) -> bool {
+    [event::SESSION, event::BRANCHED, event::RESTORED].contains(&event.kind.as_str())
 }
 
 /// Refuses a checkpoint that could not be read again, or not be shown in a list.

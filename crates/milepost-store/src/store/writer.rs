@@ -18,7 +18,7 @@ use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncGuard, oneshot};
 
 use super::Store;
 use super::append::{Append, Claim, NewSession, Receipt};
-use super::draft::{Draft, Head, HeadState, check_patch};
+use super::draft::{Draft, Head, HeadState, check_new_patch, check_patch};
 use super::fold::{self, event};
 use crate::backend::{Blob, BlobId, Keyframe, LeaseAction, MAIN_HEAD, Opening, Range, Rewrite};
 use crate::codec::{self, Codec};
@@ -170,6 +170,7 @@ impl Store {
         }
         if let Body::Event(event) = &first {
             check_patch(event, &self.inner.limits)?;
+            check_new_patch(event)?;
         }
         let id = session.id;
         self.inner.keys.create_session(&*self.inner.backend, id).await?;

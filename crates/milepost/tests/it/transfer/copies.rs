@@ -1,12 +1,12 @@
 //! Pushing and pulling one session between stores.
 
-use milepost::model::{Message, Role};
-use milepost::store::{Append, MarkQuery, NewSession, Store};
+use milepost::model::{Body, Entry, EntryKind, Event, Message, Role, SessionPatch};
+use milepost::store::{Append, CopyEntry, MarkQuery, NewSession, Store};
 use milepost::transfer::{Copied, Ids, copy_session};
 use milepost::{Error, Result};
 
 use crate::transfer::bundle::bundle;
-use crate::transfer::scene::{Dice, Scene, any_session, claim, grow};
+use crate::transfer::scene::{Dice, START, Scene, any_session, claim, grow};
 
 async fn copy(from: &Store, to: &Store, id: milepost::model::SessionId) -> Result<Copied> {
     copy_session(from, to, id, Ids::Preserve, &claim(), &mut |_| {}).await
@@ -88,4 +88,28 @@ async fn a_branch_is_copied_with_what_it_shares_and_grows_by_copying_again() {
     let other = copy_session(&from, &to, branch.id(), Ids::Remap, &claim(), &mut |_| {}).await.unwrap();
     assert!(other.is_new && other.session != branch.id());
     assert!(to.verify().await.unwrap().is_whole());
+}
+
+/// What is refused of a new change may be in a log that was written before it was.
+#[tokio::test]
+async fn a_log_with_fields_that_are_refused_today_is_copied() {
+    let scene = Scene::new(5);
+    let (from, to) = (scene.memory().await, scene.memory().await);
+    let mut importer = from.import(from.source().id(), from.source().id(), &claim()).await.unwrap();
+    for set in [serde_json::json!({ "title": 5, "tags": "work" }), serde_json::json!({ "agent": "dev", "task": ["x"] })]
+    {
+        let body = Body::Event(Event::new("session", serde_json::json!({ "set": set })));
+        let entry = Entry { at: importer.next(), time: START, kind: EntryKind::Event, body: Some(body) };
+        importer.add(CopyEntry { entry, refs: Vec::new(), whole: None }).await.unwrap();
+    }
+    let writer = importer.finish().await.unwrap();
+    let id = writer.id();
+    copy(&from, &to, id).await.unwrap();
+    assert_eq!(bundle(&to, id).await, bundle(&from, id).await);
+    let shown = to.session(id).await.unwrap();
+    assert_eq!((shown.title, shown.agent.as_deref(), shown.tags.len()), (None, Some("dev"), 0));
+    // Nobody writes such a thing today.
+    for wrong in [SessionPatch::new().with("title", 5.into()), SessionPatch::new().with("tags", "work".into())] {
+        writer.append(Append::new().patch(wrong)).await.unwrap_err();
+    }
 }
