@@ -225,19 +225,10 @@ impl Milepost {
         begins: Begins,
         most: usize,
     ) -> Result<(Vec<StoredMessage>, u64)> {
-        let count = async || {
-            let session = self.store().session(id).await?;
-            Ok::<u64, Error>(session.counts.get(&Channel::MAIN).copied().unwrap_or(0))
-        };
-        let mut total = count().await?;
-        loop {
-            let stored = self.store().messages(id, &begins.query(total, most)).await?;
-            // What came meanwhile must not push the first of them out.
-            match count().await? {
-                now if now == total => return Ok((stored, total)),
-                now => total = now,
-            }
-        }
+        // Of one moment: what comes meanwhile must not push the first of them out.
+        let (session, end) = self.store().session_and_end(id).await?;
+        let total = session.counts.get(&Channel::MAIN).copied().unwrap_or(0);
+        Ok((self.store().messages_at(end, &begins.query(total, most)).await?, total))
     }
 
     /// What a compaction by the built-in summarizer would give. Nothing is changed.

@@ -29,7 +29,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use milepost_model::{Position, Session, SessionId, Source, Status, TimelineId, Timestamp, WorkspaceId};
+use milepost_model::{Position, Seq, Session, SessionId, Source, Status, TimelineId, Timestamp, WorkspaceId};
 
 use crate::backend::{Backend, SESSION_KEYS, SessionCursor, SessionFilter, SessionRow, SessionSort};
 use crate::codec::{Codec, SessionCipher, token};
@@ -268,6 +268,14 @@ impl Store {
     pub async fn session(&self, id: SessionId) -> Result<Session> {
         let head = self.head(id).await?;
         self.decode_session(&head.row).await
+    }
+
+    /// A session and its last entry, of one moment: what it counts is what there is up to that entry.
+    pub async fn session_and_end(&self, id: SessionId) -> Result<(Session, Position)> {
+        let head = self.head(id).await?;
+        let (timeline, end) = read::whole_end(&head)?;
+        let last = Position { timeline, seq: Seq(end.0.saturating_sub(1)) };
+        Ok((self.decode_session(&head.row).await?, last))
     }
 
     /// Sessions, a page at a time.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Store;
 use super::fold;
-use crate::backend::{Keyframe, Kinds, MarkFilter, Order, Range, StoredEntry};
+use crate::backend::{Keyframe, Kinds, MarkFilter, Order, Range, SessionHead, StoredEntry};
 use crate::codec::{self, Codec};
 use crate::error::{Error, Result};
 
@@ -64,6 +64,17 @@ pub(super) fn decode_keyframe(codec: &Codec, frame: &Keyframe) -> Result<Value> 
     decode_value(&plain).map_err(|error| Error::corrupt(format!("the keyframe {}", frame.at), error.to_string()))
 }
 
+/// The end of a head: the number that its next entry will have.
+pub(super) fn whole_end(head: &SessionHead) -> Result<(TimelineId, Seq)> {
+    if head.timeline.length < head.noted_length {
+        return Err(Error::corrupt(
+            format!("session {}", head.row.id),
+            format!("it had {} entries, {} are there", head.noted_length, head.timeline.length),
+        ));
+    }
+    Ok((head.timeline.id, Seq(head.timeline.length)))
+}
+
 /// A message as it was said.
 fn said(codec: &Codec, at: Position, entry: &StoredEntry, payload: Option<&[u8]>) -> Result<Option<StoredMessage>> {
     Ok(match codec.body(at, entry, payload)? {
@@ -92,14 +103,7 @@ impl Store {
 
     /// Where a session's head is: the number its next entry will have.
     pub(super) async fn end(&self, session: SessionId) -> Result<(TimelineId, Seq)> {
-        let head = self.head(session).await?;
-        if head.timeline.length < head.noted_length {
-            return Err(Error::corrupt(
-                format!("session {session}"),
-                format!("it had {} entries, {} are there", head.noted_length, head.timeline.length),
-            ));
-        }
-        Ok((head.timeline.id, Seq(head.timeline.length)))
+        whole_end(&self.head(session).await?)
     }
 
     /// Messages up to a session's head.

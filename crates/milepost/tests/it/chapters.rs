@@ -232,3 +232,37 @@ async fn tokens_are_counted_as_the_model_counts_them() {
     assert_eq!(sizes[0], sizes[1], "without a model, as OpenAI's current ones count");
     assert!(sizes[2] * 100 > sizes[0] * 125, "Claude counts about a third more: {sizes:?}");
 }
+
+/// Whoever reads a conversation takes what there was at one moment, however much is added meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_is_made_while_others_go_on_writing() {
+    let scratch = Scratch::new();
+    for url in ["memory:", &scratch.url()] {
+        let milepost = Milepost::open_with(url, scratch.options.clone()).await.unwrap();
+        let session = talk(&milepost, 200).await;
+        let id = session.id();
+        let chapter = session.compact(&Compact::default(), &Says(ANSWER)).await.unwrap();
+        let (stop, is_over) = tokio::sync::oneshot::channel::<()>();
+        let writing = tokio::spawn(async move {
+            let mut is_over = is_over;
+            while matches!(is_over.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Empty)) {
+                session.append(user("and another thing")).await.unwrap();
+            }
+        });
+        let first =
+            milepost.store().messages(id, &MessageQuery::default()).await.unwrap()[chapter.before as usize].clone();
+        let reader = milepost.clone();
+        // A task of its own: one that never comes to an end may never wait either.
+        let reading = tokio::spawn(async move {
+            for _ in 0..20 {
+                let planned = reader.plan_compaction(id, &Compact::default()).await.unwrap();
+                assert_eq!(planned.going().first(), Some(&first.message));
+                reader.build_request(id, "go on").await.unwrap();
+            }
+        });
+        let outcome = tokio::time::timeout(std::time::Duration::from_secs(30), reading).await;
+        stop.send(()).unwrap();
+        writing.await.unwrap();
+        outcome.expect("it never comes to an end").unwrap();
+    }
+}
