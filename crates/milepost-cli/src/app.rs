@@ -319,7 +319,7 @@ impl App {
     pub fn settings(&self) -> Result<Settings> {
         let settings = self.loader()?.load()?;
         let names: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
-        milepost::config::refuse_variables(names.iter().map(String::as_str))?;
+        settings.refuse_variables(names.iter().map(String::as_str))?;
         for warning in settings.warnings() {
             self.out.note(format!("{} {warning}", self.styles().warn("warning:")));
         }

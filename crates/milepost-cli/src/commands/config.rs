@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use milepost::config::{Diagnostic, Explained, Origin, Severity, check, check_variables};
+use milepost::config::{Diagnostic, Explained, Origin, Severity, check};
 use serde_json::json;
 use unicode_width::UnicodeWidthStr;
 
@@ -14,12 +14,12 @@ use crate::out::{Table, plain, wrap};
 pub fn run(app: &mut App, command: Config) -> Result<ExitCode> {
     match command {
         Config::Check { file } => {
-            let mut found = match file {
-                Some(file) => check(&file),
-                None => app.loader()?.check(),
+            let (mut found, loader) = match file {
+                Some(file) => (check(&file), app.loader()?.file(file)),
+                None => (app.loader()?.check(), app.loader()?),
             };
             let names: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
-            found.extend(check_variables(names.iter().map(String::as_str)));
+            found.extend(loader.check_variables(names.iter().map(String::as_str)));
             report(app, &found, "no mistakes", serde_json::Value::Null)
         }
         Config::Show { part, changed } => show(app, part.as_deref(), changed).map(|()| ExitCode::SUCCESS),

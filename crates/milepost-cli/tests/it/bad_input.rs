@@ -347,3 +347,31 @@ fn a_variable_that_was_meant_to_set_something_is_not_passed_over() {
     assert!(wrong.code == 2 && wrong.err.contains("MILEPOST_POLICY_EVERY_MESSAGES"), "{wrong:?}");
     assert_eq!(run("MILEPOST_SOMEBODYS_OWN").code, 0);
 }
+
+#[test]
+fn a_variable_that_the_settings_name_or_that_steps_are_given_is_taken() {
+    let place = Place::new();
+    let key = place.ok(&["keys", "new"]);
+    let key = key.lines().next().unwrap().trim();
+    place.write(
+        "milepost.yaml",
+        "encryption: {enabled: true, key_source: env_var, key_variable: MILEPOST_KEY2}
+signing: {enabled: true, key_source: env_var, key_variable: MILEPOST_MARK_KEY2}
+models:
+  big: {provider: openai, model: gpt-5, key_variable: MILEPOST_MODELS}
+",
+    );
+    for args in [&["sessions", "new"][..], &["config", "check"], &["config", "check", "milepost.yaml"]] {
+        let mut command = place.command(args);
+        command.env("MILEPOST_KEY2", key).env("MILEPOST_MARK_KEY2", key).env("MILEPOST_MODELS", "x");
+        for name in ["MILEPOST_NODE", "MILEPOST_SESSION", "MILEPOST_ATTEMPT", "MILEPOST_IDEMPOTENCY_KEY"] {
+            command.env(name, "1");
+        }
+        let ran = Ran::of(command.output().unwrap());
+        assert!(ran.code == 0 && !ran.out.contains("means nothing"), "{args:?}: {ran:?}");
+    }
+    // Where nothing names it, it is taken for a slip.
+    std::fs::remove_file(place.file("milepost.yaml")).unwrap();
+    let ran = Ran::of(place.command(["sessions", "list"]).env("MILEPOST_KEY2", key).output().unwrap());
+    assert!(ran.code == 2 && ran.err.contains("did you mean MILEPOST_KEY?"), "{ran:?}");
+}

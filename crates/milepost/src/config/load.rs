@@ -19,6 +19,9 @@ use crate::{Error, Result};
 
 /// The variable that names the configuration file.
 pub const CONFIG_VARIABLE: &str = "MILEPOST_CONFIG";
+/// What commands and servers that a run starts are told: the key of the step, its session, its node, which attempt it is.
+pub const STEP_VARIABLES: [&str; 4] =
+    ["MILEPOST_IDEMPOTENCY_KEY", "MILEPOST_SESSION", "MILEPOST_NODE", "MILEPOST_ATTEMPT"];
 /// How a configuration file is called.
 pub const FILE_NAMES: [&str; 2] = ["milepost.yaml", "milepost.yml"];
 /// So many directories are looked into, upwards.
@@ -113,6 +116,11 @@ impl<'a> Loader<'a> {
             found.extend(settings.check_keys(Some(&*self.lookup)));
         }
         found
+    }
+
+    /// What [`Settings::check_variables`] says of these names, also where the settings cannot be used.
+    pub fn check_variables<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Vec<Diagnostic> {
+        self.read().0.check_variables(names)
     }
 
     fn read(&self) -> (Settings, Vec<Diagnostic>) {
@@ -367,31 +375,36 @@ pub fn set_session_policy(patch: &PolicyPatch) -> SessionPatch {
     SessionPatch::new().with(SESSION_POLICY, value)
 }
 
-/// Variables that begin with `MILEPOST_` and mean nothing, from the names of all that are set. One that is nearly a setting's
-/// is a mistake, as what it was to set is not; any other may be somebody's own.
-pub fn check_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Diagnostic> {
-    let mut known: Vec<String> = schema::settings()
-        .into_iter()
-        .filter(|(_, field)| field.to.is_none() && !matches!(field.shape, Shape::Named(_)))
-        .map(|(path, _)| schema::variable(&path))
-        .collect();
-    known.extend([CONFIG_VARIABLE, milepost_store::MASTER_KEY_VARIABLE, super::MARK_KEY_VARIABLE].map(str::to_owned));
-    let unknown =
-        names.into_iter().filter(|name| name.starts_with("MILEPOST_") && !known.iter().any(|one| one == name));
-    let told = unknown.map(|name| {
-        let near = suggest::nearest(name, known.iter().map(String::as_str));
-        let is_slip = near.is_some_and(|near| near.len().abs_diff(name.len()) <= MAX_SLIP && is_near(name, near));
-        let severity = if is_slip { Severity::Error } else { Severity::Warning };
-        let instead = near.map_or("remove it".to_owned(), |near| format!("did you mean {near}?"));
-        let origin = Origin::Variable(name.to_owned());
-        Diagnostic { severity, ..Diagnostic::error(&origin, "", "it means nothing to Milepost", instead) }
-    });
-    told.collect()
-}
+impl Settings {
+    /// Variables that begin with `MILEPOST_` and mean nothing, from the names of all that are set. One that is nearly a setting's
+    /// is a mistake, as what it was to set is not; any other may be somebody's own.
+    pub fn check_variables<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Vec<Diagnostic> {
+        let mut known: Vec<String> = schema::settings()
+            .into_iter()
+            .filter(|(_, field)| field.to.is_none() && !matches!(field.shape, Shape::Named(_)))
+            .map(|(path, _)| schema::variable(&path))
+            .collect();
+        let usual = [CONFIG_VARIABLE, milepost_store::MASTER_KEY_VARIABLE, super::MARK_KEY_VARIABLE];
+        known.extend(usual.map(str::to_owned));
+        known.extend([self.encryption.variable.clone(), self.signing.variable.clone()]);
+        known.extend(self.models.values().filter_map(|model| model.key_variable.clone()));
+        let is_known = |name: &&str| known.iter().any(|one| one == name) || STEP_VARIABLES.contains(name);
+        let unknown = names.into_iter().filter(|name| name.starts_with("MILEPOST_") && !is_known(name));
+        let told = unknown.map(|name| {
+            let near = suggest::nearest(name, known.iter().map(String::as_str));
+            let is_slip = near.is_some_and(|near| near.len().abs_diff(name.len()) <= MAX_SLIP && is_near(name, near));
+            let severity = if is_slip { Severity::Error } else { Severity::Warning };
+            let instead = near.map_or("remove it".to_owned(), |near| format!("did you mean {near}?"));
+            let origin = Origin::Variable(name.to_owned());
+            Diagnostic { severity, ..Diagnostic::error(&origin, "", "it means nothing to Milepost", instead) }
+        });
+        told.collect()
+    }
 
-/// Refuses variables that were meant to set something and do not.
-pub fn refuse_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
-    first_error(&check_variables(names)).map_or(Ok(()), Err)
+    /// Refuses variables that were meant to set something and do not.
+    pub fn refuse_variables<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+        first_error(&self.check_variables(names)).map_or(Ok(()), Err)
+    }
 }
 
 /// A slip of the pen makes a name longer or shorter by so much at most.

@@ -19,8 +19,8 @@ pub use explain::Explained;
 pub use keys::KEYCHAIN_SERVICE;
 pub(crate) use load::stored_policy_patch;
 pub use load::{
-    CONFIG_VARIABLE, FILE_NAMES, Loader, SESSION_POLICY, check, check_variables, policy_patch, refuse_variables,
-    session_policy, set_session_policy,
+    CONFIG_VARIABLE, FILE_NAMES, Loader, SESSION_POLICY, STEP_VARIABLES, check, policy_patch, session_policy,
+    set_session_policy,
 };
 pub use milepost_document::{Diagnostic, Origin, Severity};
 pub use models::ModelSettings;

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use milepost::config::STEP_VARIABLES;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use tokio::process::{Child, Command};
@@ -60,10 +61,8 @@ pub(super) fn confine(command: &mut Command, parameters: &Value, step: &Step) {
         }
     }
     command.envs(pairs(parameters, "set"));
-    command.env("MILEPOST_IDEMPOTENCY_KEY", &step.key);
-    command.env("MILEPOST_SESSION", step.session.to_string());
-    command.env("MILEPOST_NODE", &step.node);
-    command.env("MILEPOST_ATTEMPT", step.attempt.to_string());
+    let told = [step.key.to_string(), step.session.to_string(), step.node.to_string(), step.attempt.to_string()];
+    command.envs(STEP_VARIABLES.into_iter().zip(told));
     let own = text(parameters, "cwd").map(Path::new);
     let directory = match (&step.parts.directory, own) {
         (Some(base), Some(own)) => Some(base.join(own)),

@@ -179,7 +179,8 @@ fn an_unknown_key_is_named_with_its_place_and_the_right_one() {
     assert!(instead.contains("and 1 more"), "{instead}");
     let flag = Scene::new().loader().set("policy.every_mesages", "1").load().unwrap_err();
     assert!(flag.to_string().contains("did you mean policy.every_messages?"), "{flag}");
-    let unknown = config::check_variables(["MILEPOST_WORKSPAC", "PATH", "MILEPOST_STORE", "MILEPOST_KEY"]);
+    let unknown =
+        Scene::new().loader().check_variables(["MILEPOST_WORKSPAC", "PATH", "MILEPOST_STORE", "MILEPOST_KEY"]);
     assert_eq!(unknown.len(), 1);
     assert!(unknown[0].to_string().contains("did you mean MILEPOST_WORKSPACE?"));
 }
