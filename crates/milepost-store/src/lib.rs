@@ -65,7 +65,7 @@ pub use milepost_model::Entry;
 pub use store::{
     Append, Changes, Claim, Collected, Compression, CopyEntry, CopyLine, DeleteMode, Deleted, Durability, Importer,
     Loaded, Mark, MarkQuery, MessageQuery, NewMark, NewSession, Obstacle, Options, PassedOver, Problem, Pruned, Purged,
-    Receipt, RecordTexts, Redacted, Redactor, Reindexed, SessionPage, SessionQuery, SessionWriter, SignedHead, Skipped,
-    Stats, Store, StoredMessage, StoredRecord, Verified, is_own_event, open_backend,
+    Receipt, Redacted, Redactor, Reindexed, SessionPage, SessionQuery, SessionWriter, SignedHead, Skipped, Stats,
+    Store, StoredMessage, StoredRecord, Texts, Verified, is_own_event, open_backend,
 };
 pub use system::system_source;

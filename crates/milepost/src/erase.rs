@@ -1,9 +1,11 @@
 //! Late redaction: a secret that was stored is erased from everything, also from the archives that are known.
 
+mod own;
+
 use std::collections::BTreeMap;
 
 use milepost_model::SessionId;
-use milepost_store::{RecordTexts, Redacted, Redactor, Store};
+use milepost_store::{Redacted, Redactor, Store};
 
 use crate::engine::{EngineOptions, Milepost};
 use crate::error::{Error, Result};
@@ -110,32 +112,11 @@ impl Milepost {
             Some(projects) => projects.redact_artifacts(redactor, dry_run).await?,
             None => 0,
         };
-        let redactor = redactor.clone().with_records(texts_of);
+        let redactor = redactor.clone().with_records(own::of_record).with_fields(own::of_field);
         let mut redacted = self.store().redact(&redactor, why, &self.claim(), dry_run).await?;
         redacted.records += artifacts;
         redacted.join(of_adapters, dry_run);
         Ok(redacted)
-    }
-}
-
-/// What a person said in records of a kind: to replace anything else in them would make them unreadable, or have ids lead nowhere.
-fn texts_of(kind: &str) -> RecordTexts {
-    match kind {
-        "project" => RecordTexts::In(&["name", "paths"]),
-        // By its name it is found: that is changed with it.
-        "artifact" => RecordTexts::In(&["template"]),
-        "agent-log" | "agent-log-group" => RecordTexts::In(&["text"]),
-        // Without its address an archive could not be reached any more, and none with a password is taken.
-        "archived" => RecordTexts::In(&["title"]),
-        "answer" => RecordTexts::In(&["answer", "by"]),
-        // Parts of artifacts are cleaned with the whole that they are of.
-        "artifact-part" => RecordTexts::None,
-        // Ids and keys.
-        "begun-anew" | "claude-session" | "importing" | "langgraph-thread" | "openai-session" | "project-directory"
-        | "project-path" | "project-root" | "project-secret" | "session-key" | "vault-key" | "wakeup" => {
-            RecordTexts::None
-        }
-        _ => RecordTexts::All,
     }
 }
 

@@ -352,3 +352,63 @@ fn a_push_after_an_erasure_takes_the_secret_from_the_copy() {
     place.ok(&["push", &session, &other]);
     place.ok(&["--store", &other, "verify"]);
 }
+
+/// What the store says of a session with words of its own stays, whatever is erased.
+#[test]
+fn erasing_leaves_the_trash_and_what_was_deleted_where_they_are() {
+    let place = Place::new();
+    let thrown = place.session("Thrown", &["trashed and hidden, 17 times"]);
+    place.ok(&["sessions", "trash", &thrown]);
+    let parent = place.session("Parent", &["hello"]);
+    place.ok(&["checkpoint", &parent, "--label", "here"]);
+    place.ok(&["sessions", "branch", &parent, "--checkpoint", "here"]);
+    place.ok(&["sessions", "delete", &parent, "--keep-branches", "--yes"]);
+    for word in ["trashed", "hidden", "17", "1"] {
+        place.ok(&["redact", word, "--yes", "--instead", "***"]);
+        let listed = place.json(&["sessions", "list"]).to_string();
+        assert!(
+            !listed.contains(&thrown) && !listed.contains(&format!("\"sessionId\":\"{parent}\"")),
+            "{word}: {listed}"
+        );
+        assert!(place.ok(&["--json", "sessions", "list", "--trashed"]).contains(&thrown), "{word}");
+    }
+    place.ok(&["sessions", "untrash", &thrown]);
+    assert_eq!(place.texts(&thrown), ["*** and ***, *** times"]);
+    place.ok(&["verify"]);
+}
+
+/// A session's policy and where it came from are the program's, and are read again.
+#[test]
+fn erasing_what_a_sessions_settings_say_too_leaves_it_usable() {
+    let place = Place::new();
+    let id = place.ok(&["sessions", "new", "--policy", "every_messages=17"]);
+    place.ok(&["messages", "add", &id, "pin 17, every_messages, policy"]);
+    for word in ["17", "every_messages", "policy"] {
+        place.ok(&["redact", word, "--yes", "--instead", "***"]);
+        assert_eq!(place.ok(&["redact", word, "--dry-run"]), "it is nowhere in this workspace", "{word}");
+        place.ok(&["messages", "add", &id, "next"]);
+        place.ok(&["sessions", "resume", &id]);
+    }
+    assert_eq!(place.texts(&id)[0], "pin ***, ***, ***");
+    let shown = place.json(&["sessions", "show", &id]);
+    assert_eq!(shown["extra"]["policy"].to_string().matches("17").count(), 1, "{shown:#}");
+    place.ok(&["verify"]);
+}
+
+/// The channel that everybody has and the ids of projects are the program's words too.
+#[test]
+fn erasing_leaves_the_main_channel_and_the_ids_of_projects() {
+    let place = Place::new();
+    let id = place.ok(&["sessions", "new", "--here", "--title", "main 01"]);
+    place.ok(&["messages", "add", &id, "in the main, 01 prj"]);
+    let project = text(&place.json(&["sessions", "show", &id]), "/projectId").to_owned();
+    for word in ["main", "ai", "01", "prj"] {
+        place.ok(&["redact", word, "--yes", "--instead", "***"]);
+        assert_eq!(place.ok(&["redact", word, "--dry-run"]), "it is nowhere in this workspace", "{word}");
+    }
+    let shown = place.json(&["sessions", "show", &id]);
+    assert_eq!((text(&shown, "/projectId"), text(&shown, "/title")), (&*project, "*** ***"), "{shown:#}");
+    assert_eq!(place.texts(&id), ["in the ***, *** ***"]);
+    let found = place.json(&["sessions", "list", "--project", &project]);
+    assert_eq!(text(&found, "/sessions/0/sessionId"), id);
+}

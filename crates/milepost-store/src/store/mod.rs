@@ -49,7 +49,7 @@ pub use marks::{Loaded, Mark, MarkQuery, Skipped};
 pub use read::{MessageQuery, StoredMessage};
 pub use records::StoredRecord;
 pub use redact::{Obstacle, PassedOver, Redacted};
-pub use redactor::{RecordTexts, Redactor};
+pub use redactor::{Redactor, Texts};
 pub use reindex::Reindexed;
 pub use retain::{Pruned, Purged};
 pub use stats::{Compression, Stats};

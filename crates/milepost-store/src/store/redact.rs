@@ -521,7 +521,7 @@ impl Store {
     async fn redact_records(&self, redactor: &Redactor, dry_run: bool) -> Result<u64> {
         let mut count = 0;
         for kind in self.inner.backend.record_kinds(self.workspace()).await? {
-            if kind == crate::keys::KEY_KIND {
+            if kind == crate::keys::KEY_KIND || !redactor.looks_into(&kind) {
                 continue;
             }
             let mut after: Option<String> = None;

@@ -8,7 +8,7 @@ use milepost_model::delta::{Change, PathPart};
 use milepost_model::{Block, Channel, Checkpoint, Content, Delta, Event, Message, Resumable, Role, Session, Trigger};
 use serde_json::{Map, Value};
 
-use super::fold::event;
+use super::fold::{self, event};
 use super::literal::Literal;
 use crate::error::{Error, Result};
 
@@ -16,24 +16,30 @@ use crate::error::{Error, Result};
 #[derive(Clone)]
 pub struct Redactor {
     find: Arc<Find>,
-    records: fn(&str) -> RecordTexts,
+    records: fn(&str) -> Texts,
+    fields: fn(&str) -> Texts,
 }
 
 type Find = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// What of a record is a person's, so that it may hold a secret. The rest is the program's: names of fields, numbers, ids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecordTexts {
+/// What of a record, or of a field of a session, is a person's, so that it may hold a secret. The rest is the program's: names of
+/// fields, numbers, ids.
+#[derive(Debug, Clone, Copy)]
+pub enum Texts {
     /// All of it.
     All,
     /// The texts in these fields of its JSON.
     In(&'static [&'static str]),
+    /// What this takes it out of in its JSON; it says whether it was there.
+    By(fn(&Redactor, &mut Value) -> bool),
     /// Nothing.
     None,
 }
 
-/// What a session's list row shows that a person said. The other fields of it have words of the store's own.
+/// What a session's list row shows that a person said.
 const SESSION_TEXTS: [&str; 8] = ["title", "project", "agent", "feature", "task", "stage", "error", "tags"];
+/// What it shows in words of the store's own.
+const SESSION_OWN: [&str; 3] = ["status", "trashed", "hidden"];
 
 impl std::fmt::Debug for Redactor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -44,24 +50,44 @@ impl std::fmt::Debug for Redactor {
 impl Redactor {
     /// Looks for what `f` finds.
     pub fn new(f: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { find: Arc::new(f), records: |_| RecordTexts::All }
+        Self { find: Arc::new(f), records: |_| Texts::All, fields: |_| Texts::All }
     }
 
     /// Of records of these kinds, only what is a person's is looked at.
     #[must_use]
-    pub fn with_records(self, records: fn(&str) -> RecordTexts) -> Self {
+    pub fn with_records(self, records: fn(&str) -> Texts) -> Self {
         Self { records, ..self }
+    }
+
+    /// Of these fields of sessions, only what is a person's is looked at. The store's own are never looked at.
+    #[must_use]
+    pub fn with_fields(self, fields: fn(&str) -> Texts) -> Self {
+        Self { fields, ..self }
     }
 
     /// A record without what is looked for; none when it has none of it.
     pub(super) fn clean_record(&self, kind: &str, value: &[u8]) -> Option<Vec<u8>> {
-        let fields = match (self.records)(kind) {
-            RecordTexts::All => return self.clean_bytes(value),
-            RecordTexts::In(fields) => fields,
-            RecordTexts::None => return None,
-        };
+        let texts = (self.records)(kind);
+        if let Texts::All = texts {
+            return self.clean_bytes(value);
+        }
         let mut value = serde_json::from_slice(value).ok()?;
-        self.fields(&mut value, fields).then(|| serde_json::to_vec(&value).ok()).flatten()
+        self.texts(&mut value, texts).then(|| serde_json::to_vec(&value).ok()).flatten()
+    }
+
+    /// Whether anything in records of a kind is looked at.
+    pub(super) fn looks_into(&self, kind: &str) -> bool {
+        !matches!((self.records)(kind), Texts::None)
+    }
+
+    /// Takes it out of what is a person's.
+    fn texts(&self, value: &mut Value, texts: Texts) -> bool {
+        match texts {
+            Texts::All => self.value_with(value, Numbers::Not),
+            Texts::In(names) => self.fields(value, names),
+            Texts::By(clean) => clean(self, value),
+            Texts::None => false,
+        }
     }
 
     /// Takes it out of the texts in some fields, wherever they are.
@@ -196,20 +222,9 @@ impl Redactor {
 
     /// Whether what a list shows of a session holds it.
     pub(super) fn is_in_session(&self, session: &Session) -> bool {
-        let texts = [
-            &session.preview,
-            &session.title,
-            &session.project,
-            &session.agent,
-            &session.feature,
-            &session.task,
-            &session.stage,
-            &session.error,
-        ];
-        let mut texts = texts.into_iter().flatten().chain(&session.tags).map(String::as_str);
-        let mut channels = session.counts.keys().map(Channel::as_str);
+        let mut channels = session.counts.keys().filter(|channel| !channel.is_main()).map(Channel::as_str);
         let is_in = |text: &str| self.clean(text).is_some();
-        texts.any(is_in) || channels.any(is_in) || self.map(&mut session.extra.clone())
+        session.preview.as_deref().is_some_and(is_in) || channels.any(is_in) || self.set(&mut fold::meta(session).0)
     }
 
     /// Takes it out of a checkpoint; whether it was there.
@@ -242,18 +257,22 @@ impl Redactor {
         found
     }
 
-    /// Takes it out of what a caller set of a session: the store's own names stay.
+    /// Takes it out of what was set of a session: the names and values that are the store's own stay, and those of its callers.
     fn set(&self, set: &mut Map<String, Value>) -> bool {
-        let own: Vec<(String, Value)> = ["status"]
-            .iter()
-            .chain(&SESSION_TEXTS)
-            .filter_map(|name| Some(((*name).to_owned(), set.remove(*name)?)))
-            .collect();
-        let mut found = self.map(set);
-        for (name, mut value) in own {
-            found |= name != "status" && self.value_with(&mut value, Numbers::Not);
-            set.insert(name, value);
+        let (mut found, mut known, mut others) = (false, Map::new(), Map::new());
+        for (name, mut value) in std::mem::take(set) {
+            let is_text = SESSION_TEXTS.contains(&name.as_str());
+            let texts = if SESSION_OWN.contains(&name.as_str()) { Texts::None } else { (self.fields)(&name) };
+            if matches!(texts, Texts::All) && !is_text {
+                others.insert(name, value);
+                continue;
+            }
+            found |= self.texts(&mut value, texts);
+            known.insert(name, value);
         }
+        found |= self.map(&mut others);
+        set.extend(others);
+        set.extend(known);
         found
     }
 

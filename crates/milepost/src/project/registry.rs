@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use milepost_model::{Session, SessionId, Timestamp};
+use milepost_model::{Id, Session, SessionId, Timestamp};
 use milepost_store::SessionQuery;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,8 @@ use super::keep::{Projects, apart, short};
 use crate::{Error, Result};
 
 const PROJECT: &str = "project";
+/// Ids that are made here begin so.
+const MADE: &str = "prj_";
 const PATH: &str = "project-path";
 const ROOT: &str = "project-root";
 const DIRECTORY: &str = "project-directory";
@@ -54,6 +56,11 @@ impl ProjectId {
     /// The id.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether an id has the form of those that are made here, and are no person's words.
+    pub(crate) fn is_made(id: &str) -> bool {
+        id.strip_prefix(MADE).is_some_and(|rest| format!("{}{rest}", SessionId::PREFIX).parse::<SessionId>().is_ok())
     }
 }
 
@@ -391,8 +398,8 @@ impl Projects {
     async fn begin(&self, path_key: &str, path: &Path, roots: &BTreeSet<String>) -> Result<Project> {
         let id = match roots.first() {
             // The same repository has the same project in every store.
-            Some(root) => ProjectId(format!("prj_{}", short(session_like(root)))),
-            None => ProjectId(format!("prj_{}", self.fresh_id())),
+            Some(root) => ProjectId(format!("{MADE}{}", short(session_like(root)))),
+            None => ProjectId(format!("{MADE}{}", self.fresh_id())),
         };
         let claim = |found: Option<ProjectId>| match found {
             Some(found) => Ok((None, found)),
