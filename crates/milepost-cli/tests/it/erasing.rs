@@ -412,3 +412,17 @@ fn erasing_leaves_the_main_channel_and_the_ids_of_projects() {
     let found = place.json(&["sessions", "list", "--project", &project]);
     assert_eq!(text(&found, "/sessions/0/sessionId"), id);
 }
+
+#[test]
+fn a_tag_or_title_that_is_erased_to_nothing_is_gone() {
+    let place = Place::new();
+    let id = place.ok(&["sessions", "new", "--title", SECRET, "--tag", SECRET, "--tag", "kept"]);
+    place.ok(&["messages", "add", &id, "hello"]);
+    place.ok(&["checkpoint", &id, "--label", "here"]);
+    place.ok(&["redact", SECRET, "--instead", "", "--yes"]);
+    let shown = place.json(&["sessions", "show", &id]);
+    assert_eq!((&shown["tags"], shown.get("title").and_then(|title| title.as_str())), (&json!(["kept"]), None));
+    place.ok(&["sessions", "tag", &id, "+more"]);
+    place.ok(&["push", &id, &format!("sqlite:{}", place.file("other.db").display())]);
+    place.ok(&["verify"]);
+}

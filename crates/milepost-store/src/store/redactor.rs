@@ -267,7 +267,12 @@ impl Redactor {
                 others.insert(name, value);
                 continue;
             }
-            found |= self.texts(&mut value, texts);
+            if self.texts(&mut value, texts) {
+                found = true;
+                if is_text {
+                    drop_empty(&mut value);
+                }
+            }
             known.insert(name, value);
         }
         found |= self.map(&mut others);
@@ -318,6 +323,22 @@ impl Redactor {
             });
             in_path || self.value(&mut change_value(change))
         })
+    }
+}
+
+/// What is left of a session's text when nothing was put in the place of it all: none. A tag has no line feed.
+fn drop_empty(value: &mut Value) {
+    match value {
+        Value::String(text) if text.is_empty() => *value = Value::Null,
+        Value::Array(tags) => {
+            tags.retain(|tag| tag.as_str() != Some(""));
+            for tag in tags {
+                if let Value::String(text) = tag {
+                    *text = text.replace('\n', " ");
+                }
+            }
+        }
+        _ => {}
     }
 }
 
