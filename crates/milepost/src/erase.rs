@@ -54,6 +54,7 @@ fn is_nothing(found: &Redacted) -> bool {
         && found.entries == 0
         && found.checkpoints == 0
         && found.records == 0
+        && found.records_left == 0
         && found.blobs.is_empty()
 }
 
@@ -110,11 +111,13 @@ impl Milepost {
         // Whole artifacts first: their parts are records, and a part alone has no hash.
         let artifacts = match crate::project::Projects::open_if_any(self.store()).await? {
             Some(projects) => projects.redact_artifacts(redactor, dry_run).await?,
-            None => 0,
+            None => Redacted::default(),
         };
         let redactor = redactor.clone().with_records(own::of_record).with_fields(own::of_field);
         let mut redacted = self.store().redact(&redactor, why, &self.claim(), dry_run).await?;
-        redacted.records += artifacts;
+        redacted.records += artifacts.records;
+        redacted.records_left += artifacts.records_left;
+        redacted.damaged.extend(artifacts.damaged);
         redacted.join(of_adapters, dry_run);
         Ok(redacted)
     }

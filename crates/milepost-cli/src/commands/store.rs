@@ -324,9 +324,11 @@ pub async fn redact(app: &mut App, args: args::Redact) -> Result<ExitCode> {
     }
     show_erased(app, &found, args.dry_run)?;
     let passed_over = || found.places().flat_map(|(_, found)| &found.passed_over);
-    let stays = !args.dry_run && found.places().any(|(_, found)| !found.blobs.is_empty());
+    let is_left = |found: &Redacted| !found.blobs.is_empty() || found.records_left > 0;
+    let stays = !args.dry_run && found.places().any(|(_, found)| is_left(found));
+    let is_damaged = found.places().any(|(_, found)| !found.damaged.is_empty());
     Ok(match () {
-        () if passed_over().any(|one| one.obstacle == Obstacle::Damaged) => ExitCode::from(5),
+        () if is_damaged || passed_over().any(|one| one.obstacle == Obstacle::Damaged) => ExitCode::from(5),
         () if passed_over().next().is_some() => ExitCode::from(4),
         () if found.unreached().next().is_some() => ExitCode::from(7),
         () if stays => ExitCode::FAILURE,
@@ -338,7 +340,8 @@ fn show_erased(app: &App, found: &Erased, dry_run: bool) -> Result<()> {
     let as_json = |found: &Redacted| {
         json!({
             "sessions": found.sessions, "entries": found.entries, "checkpoints": found.checkpoints,
-            "records": found.records, "blobs": found.blobs.len(), "lingersMs": found.lingers_ms,
+            "records": found.records, "recordsLeft": found.records_left, "damaged": found.damaged,
+            "blobs": found.blobs.len(), "lingersMs": found.lingers_ms,
             "passedOver": found.passed_over.iter().map(|one| json!({
                 "session": one.session, "damaged": one.obstacle == Obstacle::Damaged, "why": &one.why,
             })).collect::<Vec<_>>(),
@@ -358,7 +361,7 @@ fn show_erased(app: &App, found: &Erased, dry_run: bool) -> Result<()> {
         return app.out.json(&answer);
     }
     if found.is_nothing() {
-        let all = found.places().all(|(_, found)| found.passed_over.is_empty());
+        let all = found.places().all(|(_, found)| found.passed_over.is_empty() && found.damaged.is_empty());
         app.out.line(match all {
             true => "it is nowhere in this workspace",
             false => "it is nowhere in what could be looked through",
@@ -421,6 +424,20 @@ fn tell_left(app: &App, found: &Redacted, place: &str, dry_run: bool) {
         app.out.note(match found.sessions.is_empty() && found.records == 0 {
             true => format!("what was replaced{place} more than {minutes} ago is deleted"),
             false => format!("{warning} what was replaced{place} stays for {minutes}, for whoever is just reading it: run the same command again after that, which deletes it"),
+        });
+    }
+    for what in &found.damaged {
+        let then =
+            "`milepost verify` says how far the damage goes; remove what is damaged, or put it anew, and do it again";
+        app.out.note(format!("{warning} {}{place} was passed over and may hold it; {then}", plain(what)));
+    }
+    if found.records_left > 0 {
+        let holds = if found.records_left == 1 { "holds" } else { "hold" };
+        let then = "what was put within the last hour is removed by doing it again later";
+        let records = so_many(found.records_left, "record");
+        app.out.note(match dry_run {
+            true => format!("{records} besides{place} {holds} it: {then}"),
+            false => format!("{warning} {records}{place} still {holds} it: {then}"),
         });
     }
     if !found.blobs.is_empty() {

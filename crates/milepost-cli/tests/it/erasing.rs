@@ -426,3 +426,29 @@ fn a_tag_or_title_that_is_erased_to_nothing_is_gone() {
     place.ok(&["push", &id, &format!("sqlite:{}", place.file("other.db").display())]);
     place.ok(&["verify"]);
 }
+
+#[test]
+fn a_damaged_artifact_is_named_and_what_was_just_put_is_told() {
+    let place = Place::new();
+    let id = place.session("A", &[SECRET]);
+    let records = || rusqlite::Connection::open(place.store()).unwrap();
+    let put = |name: &str| {
+        place.write(name, SECRET);
+        place.ok(&["artifacts", "put", name, "--of", &id]);
+    };
+    put("lost.md");
+    assert_eq!(records().execute("DELETE FROM records WHERE kind = 'artifact'", []).unwrap(), 1);
+    let ran = place.run(&["redact", SECRET, "--yes"]);
+    assert!(ran.code == 1 && ran.err.contains("1 record still holds it") && ran.err.contains("again later"), "{ran:?}");
+    let told = place.json(&["redact", SECRET, "--dry-run"]);
+    assert_eq!((number(&told, "/records"), number(&told, "/recordsLeft")), (0, 1), "{told:#}");
+    assert_eq!(records().execute("DELETE FROM records WHERE kind = 'artifact-part'", []).unwrap(), 1);
+    put("bad.md");
+    assert_eq!(records().execute("DELETE FROM records WHERE kind = 'artifact-part'", []).unwrap(), 1);
+    place.ok(&["messages", "add", &id, SECRET]);
+    let ran = place.run(&["redact", SECRET, "--yes"]);
+    assert!(ran.code == 5 && ran.out.contains("erased from 1 entry"), "{ran:?}");
+    assert!(ran.err.contains("the artifact \"bad.md\"") && ran.err.contains("was passed over"), "{ran:?}");
+    let ran = place.run(&["redact", SECRET, "--dry-run"]);
+    assert!(ran.out.contains("nowhere in what could be looked through"), "{ran:?}");
+}

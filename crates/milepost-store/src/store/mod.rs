@@ -234,6 +234,11 @@ impl Store {
         })
     }
 
+    /// How long something may lie about before somebody names it (ms).
+    pub fn blob_grace_ms(&self) -> i64 {
+        self.inner.blob_grace_ms
+    }
+
     /// The workspace.
     pub fn workspace(&self) -> &WorkspaceId {
         &self.inner.workspace

@@ -87,6 +87,26 @@ impl Store {
         self.scan(kind, RecordOrder::Key { after: after.map(str::to_owned) }, limit).await
     }
 
+    /// The same, each with why it cannot be read where it is damaged.
+    pub async fn records_past_damage(
+        &self,
+        kind: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Result<StoredRecord>)>> {
+        let order = RecordOrder::Key { after: after.map(str::to_owned) };
+        let scan = RecordScan { kind: kind.to_owned(), order, limit: limit.min(self.inner.limits.max_page) };
+        let (codec, mut records) = (self.record_codec(), Vec::new());
+        for record in self.inner.backend.scan_records(self.workspace(), scan).await? {
+            let key = record.key.key.clone();
+            records.push(match self.open_record(&codec, record) {
+                Err(error) if !error.is_damage() => return Err(error),
+                read => (key, read),
+            });
+        }
+        Ok(records)
+    }
+
     /// Records of a kind that are due, oldest first.
     pub async fn records_due(&self, kind: &str, until: Timestamp, limit: usize) -> Result<Vec<StoredRecord>> {
         self.scan(kind, RecordOrder::Due { until, after: None }, limit).await

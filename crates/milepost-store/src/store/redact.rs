@@ -88,6 +88,11 @@ pub struct Redacted {
     pub checkpoints: u64,
     /// Records that held it.
     pub records: u64,
+    /// Records that hold it still: what was put a moment ago, because somebody may be about to name it (look again after the
+    /// grace time).
+    pub records_left: u64,
+    /// What besides sessions is damaged and was passed over, in words: it may hold it.
+    pub damaged: Vec<String>,
     /// Blobs that are no entry's payload and hold it still: files that an event names, which cannot be changed without
     /// changing their name (delete the sessions that name them), and what was put a moment ago, because somebody may be
     /// about to name it (look again after the grace time). In a dry run also payloads that are still to be removed.
@@ -179,7 +184,7 @@ impl Store {
                 Ok(None) => {}
             }
         }
-        redacted.records = self.redact_records(redactor, dry_run).await?;
+        self.redact_records(redactor, dry_run, &mut redacted).await?;
         self.redact_rows(&order, redactor, claim, dry_run, &mut redacted).await?;
         if !dry_run {
             self.drop_leftover(leftover, begun).await?;
@@ -518,29 +523,37 @@ impl Store {
         writer.release().await
     }
 
-    async fn redact_records(&self, redactor: &Redactor, dry_run: bool) -> Result<u64> {
-        let mut count = 0;
+    async fn redact_records(&self, redactor: &Redactor, dry_run: bool, redacted: &mut Redacted) -> Result<()> {
         for kind in self.inner.backend.record_kinds(self.workspace()).await? {
             if kind == crate::keys::KEY_KIND || !redactor.looks_into(&kind) {
                 continue;
             }
             let mut after: Option<String> = None;
             loop {
-                let page = self.records(&kind, after.as_deref(), PAGE).await?;
-                for record in &page {
+                let page = self.records_past_damage(&kind, after.as_deref(), PAGE).await?;
+                let is_full = page.len() == PAGE;
+                after = page.last().map(|(key, _)| key.clone());
+                for (key, record) in page {
+                    let record = match record {
+                        Ok(record) => record,
+                        Err(error) => {
+                            let why = format!("the record {key:?} of kind {kind}: {error}");
+                            redacted.damaged.push(redactor.clean(&why).unwrap_or(why));
+                            continue;
+                        }
+                    };
                     let Some(clean) = redactor.clean_record(&kind, &record.value) else { continue };
-                    count += 1;
+                    redacted.records += 1;
                     if !dry_run {
-                        self.put_record(&kind, &record.key, Some(record.version), record.due, &clean).await?;
+                        self.put_record(&kind, &key, Some(record.version), record.due, &clean).await?;
                     }
                 }
-                match page.last() {
-                    Some(last) if page.len() == PAGE => after = Some(last.key.clone()),
-                    _ => break,
+                if !is_full {
+                    break;
                 }
             }
         }
-        Ok(count)
+        Ok(())
     }
 
     /// Looks into the files that an entry names, with the key of its session.

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use milepost_model::{SessionId, Timestamp};
-use milepost_store::Redactor;
 use serde::{Deserialize, Serialize};
 
 use super::keep::{Projects, damaged};
@@ -11,8 +10,8 @@ use super::registry::ProjectId;
 use super::template;
 use crate::{Error, Result};
 
-const HEAD: &str = "artifact";
-const PART: &str = "artifact-part";
+pub(super) const HEAD: &str = "artifact";
+pub(super) const PART: &str = "artifact-part";
 /// The largest artifact (8 MiB).
 pub const MAX_ARTIFACT_BYTES: usize = 8 << 20;
 /// So many versions of an artifact are kept; the oldest go first (100).
@@ -80,7 +79,10 @@ pub struct Version {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// Where its parts lie.
-    parts: String,
+    pub(super) parts: String,
+    /// Where those lay that had something in them that was erased: whenever that is interrupted, the next knows what to remove.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) replaced: Option<String>,
 }
 
 /// An artifact to be stored.
@@ -130,7 +132,7 @@ pub fn check_artifact_name(name: &str) -> Result<()> {
 }
 
 /// Whether a character can stand in the name of a file anywhere.
-fn is_plain(c: char) -> bool {
+pub(super) fn is_plain(c: char) -> bool {
     !(c.is_control() || matches!(c, '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|'))
 }
 
@@ -176,7 +178,7 @@ impl Projects {
                     found.unwrap_or_else(|| Artifact { name: name.to_owned(), kind, versions: Vec::new() });
                 let number = artifact.versions.last().map_or(1, |last| last.number + 1);
                 let (hash, template, parts) = (hash.clone(), template.clone(), parts.clone());
-                let version = Version { number, created, bytes, hash, session, template, parts };
+                let version = Version { number, created, bytes, hash, session, template, parts, replaced: None };
                 artifact.kind = kind;
                 artifact.versions.push(version.clone());
                 let over = artifact.versions.len().saturating_sub(MAX_ARTIFACT_VERSIONS);
@@ -271,7 +273,7 @@ impl Projects {
     }
 
     /// Stores a content in parts, under a name of its own: whoever then sees the version sees all of it.
-    async fn put_parts(&self, key: &str, content: &[u8]) -> Result<String> {
+    pub(super) async fn put_parts(&self, key: &str, content: &[u8]) -> Result<String> {
         let parts = format!("{key}/{}", self.fresh_id());
         for (number, part) in content.chunks(PART_BYTES).enumerate() {
             self.store.put_record(PART, &format!("{parts}/{number:04}"), None, None, part).await?;
@@ -301,7 +303,8 @@ impl Projects {
             ));
         }
         let parts = self.put_parts(&key, &content).await?;
-        let version = Version { number, created, bytes: content.len() as u64, hash, session, template, parts };
+        let version =
+            Version { number, created, bytes: content.len() as u64, hash, session, template, parts, replaced: None };
         let gone = self
             .change(HEAD, &key, |found: Option<Artifact>| {
                 let mut artifact = found.unwrap_or_else(|| Artifact { name: name.clone(), kind, versions: Vec::new() });
@@ -318,62 +321,7 @@ impl Projects {
         Ok(())
     }
 
-    /// Erases what is found in artifacts' contents, in every version of every owner. Returns how many versions held it.
-    pub(crate) async fn redact_artifacts(&self, redactor: &Redactor, dry_run: bool) -> Result<u64> {
-        let mut count = 0;
-        for (key, artifact) in self.scan::<Artifact>(HEAD, "").await? {
-            for version in artifact.versions {
-                let Some(clean) = redactor.clean_bytes(&self.content(&version).await?) else { continue };
-                count += 1;
-                if dry_run {
-                    continue;
-                }
-                let parts = self.put_parts(&key, &clean).await?;
-                let hash = blake3::hash(&clean).to_hex().to_string();
-                self.change(HEAD, &key, |found: Option<Artifact>| {
-                    let Some(mut found) = found else { return Ok((None, ())) };
-                    for held in found.versions.iter_mut().filter(|held| held.parts == version.parts) {
-                        (held.hash, held.bytes, held.parts) = (hash.clone(), clean.len() as u64, parts.clone());
-                    }
-                    Ok((Some(found), ()))
-                })
-                .await?;
-                self.remove_parts(&version).await?;
-            }
-            if let Some(clean) = redactor.clean(&artifact.name) {
-                count += 1;
-                if !dry_run {
-                    self.rename_artifact(&key, &clean).await?;
-                }
-            }
-        }
-        Ok(count)
-    }
-
-    /// Gives an artifact another name, with a number where that is taken. What was put in a secret's place may not be a name.
-    async fn rename_artifact(&self, key: &str, name: &str) -> Result<()> {
-        let plain = |c: char| if is_plain(c) || c == '/' { c } else { '-' };
-        let mut name: String = name.chars().map(plain).collect();
-        if check_artifact_name(&name).is_err() {
-            name = "redacted".to_owned();
-        }
-        let Some(mut artifact) = self.get::<Artifact>(HEAD, key).await? else { return Ok(()) };
-        let owner = key.split_once('/').map_or(key, |(owner, _)| owner);
-        for round in 1u64.. {
-            artifact.name = if round == 1 { name.clone() } else { format!("{name} {round}") };
-            let renamed = format!("{owner}/{}", self.token("artifact", artifact.name.as_bytes()));
-            let put = |found: Option<Artifact>| {
-                let is_taken = found.is_some();
-                Ok((Some(found.unwrap_or_else(|| artifact.clone())), is_taken))
-            };
-            if !self.change(HEAD, &renamed, put).await? {
-                break;
-            }
-        }
-        self.remove(HEAD, key).await
-    }
-
-    async fn content(&self, version: &Version) -> Result<Vec<u8>> {
+    pub(super) async fn content(&self, version: &Version) -> Result<Vec<u8>> {
         let mut content = Vec::new();
         let count = (version.bytes as usize).min(MAX_ARTIFACT_BYTES).div_ceil(PART_BYTES);
         for number in 0..count {
@@ -386,7 +334,7 @@ impl Projects {
         }
     }
 
-    async fn remove_parts(&self, version: &Version) -> Result<()> {
+    pub(super) async fn remove_parts(&self, version: &Version) -> Result<()> {
         let count = (version.bytes as usize).min(MAX_ARTIFACT_BYTES).div_ceil(PART_BYTES);
         for number in 0..count {
             self.remove(PART, &format!("{}/{number:04}", version.parts)).await?;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{Error, Milepost, Result, redaction};
 
 /// So often a change is tried again when someone else changed the same record.
-const MAX_TRIES: usize = 64;
+pub(super) const MAX_TRIES: usize = 64;
 const SECRET_KIND: &str = "project-secret";
 const SECRET_KEY: &str = "1";
 
@@ -187,7 +187,7 @@ pub(super) fn encode<T: Serialize>(kind: &str, value: &T) -> Result<Vec<u8>> {
     })
 }
 
-fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8]) -> Result<T> {
+pub(super) fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| {
         Error::Store(milepost_store::Error::Corrupt {
             what: format!("a record of kind {kind}"),

@@ -6,6 +6,7 @@
 
 mod artifact;
 mod context;
+mod erase;
 mod git;
 mod keep;
 mod log;

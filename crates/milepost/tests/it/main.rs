@@ -5,6 +5,7 @@ mod anew;
 mod archives;
 mod chapters;
 mod engine;
+mod erasing;
 mod keep;
 mod project;
 mod promises;
