@@ -821,7 +821,7 @@ fn follow(name: &str, chain: &[u64], newest: (u64, &Record), read: &mut Read) ->
     Ok((bytes, changes))
 }
 
-/// What metadata says. Python writes numbers that JSON has none of as words; they are null here.
+/// What metadata says. Python writes numbers that JSON has none of as words, and whole ones of any length; those are null here.
 pub(crate) fn read_metadata(bytes: &[u8]) -> Option<Value> {
     if let Ok(value) = serde_json::from_slice(bytes) {
         return Some(value);
@@ -833,6 +833,15 @@ pub(crate) fn read_metadata(bytes: &[u8]) -> Option<Value> {
             (Some(word), _) => {
                 plain.extend_from_slice(b"null");
                 rest = &rest[word.len()..];
+                continue;
+            }
+            (None, b'-' | b'0'..=b'9') if !in_text => {
+                let is_more = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
+                let (number, after) = rest.split_at(rest.iter().take_while(|byte| is_more(byte)).count());
+                let is_number = serde_json::from_slice::<serde::de::IgnoredAny>(number).is_ok();
+                let is_too_large = is_number && serde_json::from_slice::<Value>(number).is_err();
+                plain.extend_from_slice(if is_too_large { b"null" } else { number });
+                rest = after;
                 continue;
             }
             (None, b'\\') if in_text => rest.len().min(2),
@@ -875,8 +884,12 @@ mod tests {
         let written = br#"{"a": NaN, "b": [-Infinity, Infinity], "NaN": "NaN \" Infinity", "c": 1}"#;
         let read = json!({"a": null, "b": [null, null], "NaN": "NaN \" Infinity", "c": 1});
         assert_eq!(super::read_metadata(written), Some(read));
-        for bad in [&b"{"[..], b"NaNs", b"\"\\", b""] {
+        for bad in [&b"{"[..], b"NaNs", b"\"\\", b"", b"-", b"[1-2, NaN]", b"[01, NaN]"] {
             assert_eq!(super::read_metadata(bad), None);
         }
+        let large = "9".repeat(309);
+        let written = format!(r#"{{"n": {large}, "list": [-{large}, 5, 1.5e3, NaN], "text": "{large} -1"}}"#);
+        let read = json!({"n": null, "list": [null, 5, 1.5e3, null], "text": format!("{large} -1")});
+        assert_eq!(super::read_metadata(written.as_bytes()), Some(read));
     }
 }
