@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use milepost_context::redact::{Found, Redactor, Rules, VaultKey, restore};
-use milepost_model::{Message, Resumable, SessionPatch, State, WorkspaceId};
-use milepost_store::{NewMark, Store, StoredMessage};
+use milepost_model::{Event, Message, Resumable, SessionPatch, State, WorkspaceId};
+use milepost_store::{NewMark, Store, StoredMessage, is_own_event};
 use serde_json::Value;
 
 use crate::engine::Milepost;
@@ -91,6 +91,21 @@ impl Redaction {
 
     pub fn value(&self, value: &mut Value) -> Vec<Secret> {
         self.redactor().map(|redactor| redactor.value(value)).unwrap_or_default()
+    }
+
+    /// An event's data. Refused when only the store says such things in its log.
+    pub fn event(&self, event: &mut Event) -> Result<Vec<Secret>> {
+        if is_own_event(event) {
+            let what = format!("an event of the kind {:?}", event.kind);
+            let why = "the store says with it what became of the session or its log: give it another kind".to_owned();
+            return Err(milepost_store::Error::Invalid { what, why }.into());
+        }
+        let mut data = Value::Object(std::mem::take(&mut event.data));
+        let found = self.value(&mut data);
+        if let Value::Object(data) = data {
+            event.data = data;
+        }
+        Ok(found)
     }
 
     /// What a list shows is redacted for good: no vault keeps it.

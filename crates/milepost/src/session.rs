@@ -278,14 +278,10 @@ impl Session {
         self.set_state(state.try_into().map_err(milepost_store::Error::from)?).await
     }
 
-    /// Records something that happened.
+    /// Records something that happened. Kinds with which the store tells of the log itself are refused.
     pub async fn event(&self, mut event: Event) -> Result<Appended> {
-        let mut data = Value::Object(std::mem::take(&mut event.data));
-        let found = self.redaction().value(&mut data);
+        let found = self.redaction().event(&mut event)?;
         self.keep_secrets(found).await?;
-        if let Value::Object(data) = data {
-            event.data = data;
-        }
         self.store(Append::new().event(event), None).await
     }
 

@@ -164,11 +164,7 @@ impl Shared {
             append = append.message(message);
         }
         if let Some(mut event) = add.event {
-            let mut data = Value::Object(std::mem::take(&mut event.data));
-            found.extend(redaction.value(&mut data));
-            if let Value::Object(data) = data {
-                event.data = data;
-            }
+            found.extend(redaction.event(&mut event)?);
             append = append.event(event);
         }
         if !add.patch.is_empty() {

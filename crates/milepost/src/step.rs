@@ -99,11 +99,7 @@ impl Session {
             append = append.message(message);
         }
         for mut event in together.events {
-            let mut data = Value::Object(std::mem::take(&mut event.data));
-            found.extend(self.redaction().value(&mut data));
-            if let Value::Object(data) = data {
-                event.data = data;
-            }
+            found.extend(self.redaction().event(&mut event)?);
             append = append.event(event);
         }
         let delta = self.delta(together.set, together.gained, found)?;

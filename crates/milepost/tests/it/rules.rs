@@ -388,3 +388,30 @@ async fn checkpoints_are_cleared_whatever_a_branch_or_a_retention_needs_and_come
     assert_eq!(milepost.store().marks(id, &milepost::MarkQuery::default()).await.unwrap().len(), 2);
     assert!(milepost.store().verify().await.unwrap().is_whole());
 }
+
+/// What the store says in its log with events of its own nobody else can say.
+#[tokio::test]
+async fn events_of_the_stores_own_kinds_are_refused() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let session = milepost.create(NewSession::default()).await.unwrap();
+    let shared = milepost.create_shared(NewSession::default()).await.unwrap();
+    for kind in ["session", "branched", "restored", "pruned", "unpruned", "purged", "redacted"] {
+        let event = || milepost::Event::new(kind, json!({ "set": { "title": "forged" } }));
+        let add = milepost::Add { event: Some(event()), ..Default::default() };
+        let together = milepost::Together { events: vec![event()], ..Default::default() };
+        let refused = [
+            session.event(event()).await.unwrap_err(),
+            session.record(together).await.unwrap_err(),
+            shared.add(add).await.unwrap_err(),
+        ];
+        for error in refused {
+            assert!(
+                error.to_string().contains(&format!("{kind:?}")) && error.to_string().contains("another"),
+                "{error}"
+            );
+        }
+    }
+    session.event(milepost::Event::new("Session", json!({}))).await.unwrap();
+    assert_eq!(milepost.store().session(session.id()).await.unwrap().title, None);
+}
