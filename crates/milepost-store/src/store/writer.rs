@@ -112,7 +112,7 @@ impl Store {
     /// Writes to a session without its lease, beside whoever else does: for adapters of frameworks that know no owner.
     /// Nothing interleaves: an append that comes after another's is refused with [`Conflict::Length`] or
     /// [`Conflict::NotHead`], nothing of it is stored, and the next one reads the head again. Whoever holds the
-    /// session is treated likewise.
+    /// session is treated likewise. A session that was deleted meanwhile is not found, also when it is kept for its branches.
     pub async fn join(&self, session: SessionId) -> Result<SessionWriter> {
         let codec = self.codec(session).await?;
         let head = self.read_head(&codec, session, None, None).await?;
@@ -337,7 +337,13 @@ impl SessionWriter {
         let recent = std::mem::take(&mut head.recent);
         let known = Some((head.timeline, head.length));
         let fresh = self.store.read_head(&self.codec, self.session, epoch, known).await;
+        // One that was deleted, and of which only what its branches need is kept, is there for nobody who writes beside others.
+        let is_gone = |fresh: &Head| self.shared && fresh.session.hidden;
         match fresh {
+            Ok(fresh) if is_gone(&fresh) => {
+                head.recent = recent;
+                Err(Error::not_found("session", self.session))
+            }
             Ok(fresh) => {
                 let known: Vec<_> =
                     recent.into_iter().filter(|(id, _)| !fresh.recent.iter().any(|(other, _)| other == id)).collect();

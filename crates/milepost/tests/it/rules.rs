@@ -415,3 +415,36 @@ async fn events_of_the_stores_own_kinds_are_refused() {
     session.event(milepost::Event::new("Session", json!({}))).await.unwrap();
     assert_eq!(milepost.store().session(session.id()).await.unwrap().title, None);
 }
+
+/// A session that was deleted is kept for its branches, and nobody adds to it, also whoever wrote to it before.
+#[tokio::test]
+async fn what_was_deleted_but_for_its_branches_takes_nothing_more() {
+    let scratch = Scratch::new();
+    let milepost = scratch.open().await;
+    let elsewhere = scratch.open().await;
+    let add = |text: &str| milepost::Add { messages: vec![user(text)], ..Default::default() };
+    for more in [0, 2] {
+        let shared = milepost.create_shared(NewSession::default()).await.unwrap();
+        let first = shared.add(add("one")).await.unwrap();
+        shared.branch_at(first.first.seq, NewSession::default()).await.unwrap();
+        for _ in 0..more {
+            shared.add(add("more")).await.unwrap();
+        }
+        let head = shared.head().await.unwrap();
+        elsewhere.delete(shared.id(), milepost::store::DeleteMode::KeepBranches, false).await.unwrap();
+        for error in [
+            shared.add(add("two")).await.unwrap_err(),
+            shared.add_at(head, None, add("two")).await.unwrap_err(),
+            shared.head().await.map(drop).unwrap_err(),
+            shared.add(add("two")).await.unwrap_err(),
+            shared.branch_at(first.first.seq, NewSession::default()).await.map(drop).unwrap_err(),
+        ] {
+            assert!(
+                matches!(error, milepost::Error::Store(milepost::store::Error::NotFound { .. })),
+                "{more}: {error}"
+            );
+        }
+        assert_eq!(milepost.store().messages(shared.id(), &Default::default()).await.unwrap().len(), 1);
+    }
+    assert!(milepost.store().verify().await.unwrap().problems.is_empty());
+}
