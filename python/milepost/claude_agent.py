@@ -160,6 +160,13 @@ class _Known:
         """What the session's row says of it: `session_id`, `mtime`, `data`, `paths`, `deleted`."""
         self.uuids: dict[str, set[str]] = {}
 
+    def learn(self, about: dict[str, JSON]) -> None:
+        """Takes over what the session's row says now. The lines of a transcript that was deleted meanwhile are there no more."""
+        for channel in list(self.uuids):
+            if _hidden(about, channel) != _hidden(self.about, channel):
+                del self.uuids[channel]
+        self.about = about
+
 
 class MilepostSessionStore(SessionStore):
     """Keeps the Claude Agent SDK's transcripts: `ClaudeAgentOptions(session_store=MilepostSessionStore(store))`.
@@ -304,7 +311,7 @@ class MilepostSessionStore(SessionStore):
         try:
             if known.head is None:
                 known.head = await _adapt.head(store, known.id)
-                known.about = _about(await store.session(known.id))
+                known.learn(_about(await store.session(known.id)))
             if channel not in known.uuids:
                 known.uuids[channel] = await self._read_uuids(store, known, channel)
             await self._write(store, known, key, channel, entries)
@@ -327,8 +334,10 @@ class MilepostSessionStore(SessionStore):
                 fresh.append(entry)
                 new.update([uuid] if uuid is not None else [])
         if not fresh:
-            # They are there unless another process deleted the session since.
-            await store.session(known.id)
+            # They are there unless another process deleted the session since, or the subagent's transcript.
+            about = _about(await store.session(known.id))
+            if _hidden(about, channel) != _hidden(known.about, channel):
+                raise Conflict("the transcript was deleted while it was written to")
             return
         about = dict(known.about)
         patch: dict[str, JSON] = {}

@@ -297,6 +297,17 @@ async def test_a_line_that_was_deleted_elsewhere_is_added_again(store: milepost.
     assert await two.load(KEY) == await one.load(KEY) == [line(1)]
 
 
+async def test_a_subagents_line_that_was_deleted_elsewhere_is_added_again(store: milepost.AsyncMilepost) -> None:
+    one, two = MilepostSessionStore(store), MilepostSessionStore(store)
+    await one.append(SUB, [line(1)])
+    await two.delete(SUB)
+    await one.append(SUB, [line(1)])
+    assert await two.load(SUB) == await one.load(SUB) == [line(1)]
+    await two.delete(SUB)
+    await one.append(SUB, [line(1), line(2)])
+    assert await two.load(SUB) == await one.load(SUB) == [line(1), line(2)]
+
+
 @pytest.mark.parametrize("before", range(4))
 async def test_a_beginning_that_is_cut_off_leaves_nothing_behind(store: milepost.AsyncMilepost, before: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
