@@ -114,10 +114,20 @@ impl Place {
         Ok(lock(&self.saver).get_or_insert_with(|| Saver::new(engine.store().clone())).clone())
     }
 
+    /// A session, as a list shows it. One that was deleted is not there, also when it is kept for its branches.
+    pub async fn there(&self, id: SessionId) -> Outcome<SessionInfo> {
+        let found = self.engine().await?.store().session(id).await?;
+        match found.hidden {
+            true => Err(StoreError::NotFound { what: "session", id: id.to_string() }.into()),
+            false => Ok(found),
+        }
+    }
+
     pub async fn shared(&self, id: SessionId) -> Outcome<Shared> {
         if let Some(known) = lock(&self.shared).get(&id) {
             return Ok(known.clone());
         }
+        self.there(id).await?;
         let shared = self.engine().await?.share(id).await?;
         let mut all = lock(&self.shared);
         if all.len() >= REMEMBERED {
@@ -363,6 +373,7 @@ impl Engine {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (place, id) = (Arc::clone(&self.place), session_id(py, &session)?);
         let work = async move {
+            place.there(id).await?;
             let session = place.engine().await?.hold(id).await?;
             Ok(Held::new(&place, session))
         };
@@ -392,6 +403,7 @@ impl Engine {
             ..Resume::default()
         };
         let work = async move {
+            place.there(id).await?;
             let resumed = place.engine().await?.resume(id, how).await?;
             let skipped: Vec<_> =
                 resumed.skipped.iter().map(|skipped| json!({ "id": skipped.id, "why": skipped.why })).collect();
@@ -425,6 +437,7 @@ impl Engine {
         let (place, id) = (Arc::clone(&self.place), session_id(py, &session)?);
         let (point, new) = (point(py, from.as_deref())?, new_session(py, &fields)?);
         let work = async move {
+            place.there(id).await?;
             let session = place.engine().await?.branch(id, &point, new).await?;
             Ok(Held::new(&place, session))
         };
@@ -450,7 +463,7 @@ impl Engine {
         session: String,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (place, id) = (Arc::clone(&self.place), session_id(py, &session)?);
-        let work = async move { Ok(info(&place.engine().await?.store().session(id).await?)) };
+        let work = async move { Ok(info(&place.there(id).await?)) };
         run(py, event_loop.as_ref(), work, json_result)
     }
 
@@ -490,6 +503,7 @@ impl Engine {
         let channel = channel.map(Channel::new).transpose().map_err(|error| invalid(py, StoreError::from(error)))?;
         let query = MessageQuery { channel, first, last, from: from.map(Seq), to: to.map(Seq) };
         let work = async move {
+            place.there(id).await?;
             let engine = place.engine().await?;
             let found = match at {
                 Some(at) => engine.store().messages_at(engine.mark(id, &at).await?.at, &query).await?,
@@ -511,6 +525,7 @@ impl Engine {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (place, id) = (Arc::clone(&self.place), session_id(py, &session)?);
         let work = async move {
+            place.there(id).await?;
             let engine = place.engine().await?;
             let found = engine.store().entries(id, Seq(from), Seq(to.unwrap_or(u64::MAX))).await?;
             let mut entries = Vec::with_capacity(found.len());
@@ -542,6 +557,7 @@ impl Engine {
         let (place, id) = (Arc::clone(&self.place), session_id(py, &session)?);
         let at = at.map(|at| point(py, Some(&at))).transpose()?;
         let work = async move {
+            place.there(id).await?;
             let engine = place.engine().await?;
             let state = match at {
                 Some(at) => engine.store().load(engine.mark(id, &at).await?.checkpoint.id).await?.state,
@@ -575,6 +591,7 @@ impl Engine {
             ..MarkQuery::default()
         };
         let work = async move {
+            place.there(id).await?;
             let marks = place.engine().await?.store().marks(id, &query).await?;
             Ok(Value::Array(marks.iter().map(marked).collect()))
         };
@@ -591,7 +608,10 @@ impl Engine {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (place, id) = (Arc::clone(&self.place), session_id(py, &session)?);
         let at = point(py, at.as_deref())?;
-        let work = async move { Ok(marked(&place.engine().await?.mark(id, &at).await?)) };
+        let work = async move {
+            place.there(id).await?;
+            Ok(marked(&place.engine().await?.mark(id, &at).await?))
+        };
         run(py, event_loop.as_ref(), work, json_result)
     }
 
@@ -683,7 +703,11 @@ impl Engine {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (place, id) = (Arc::clone(&self.place), session_id(py, &session)?);
         let patch = SessionPatch(to_object("a session's fields", &fields)?);
-        run(py, event_loop.as_ref(), async move { Ok(place.engine().await?.patch(id, patch).await?) }, none)
+        let work = async move {
+            place.there(id).await?;
+            Ok(place.engine().await?.patch(id, patch).await?)
+        };
+        run(py, event_loop.as_ref(), work, none)
     }
 
     /// Puts a session into the trash, or takes it out.
@@ -696,6 +720,7 @@ impl Engine {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (place, id) = (Arc::clone(&self.place), session_id(py, &session)?);
         let work = async move {
+            place.there(id).await?;
             let engine = place.engine().await?;
             match out {
                 false => engine.store().trash(id, &engine.claim()).await?,
@@ -723,6 +748,7 @@ impl Engine {
         };
         let work = async move {
             lock(&place.shared).remove(&id);
+            place.there(id).await?;
             place.engine().await?.delete(id, mode, false).await?;
             Ok(())
         };

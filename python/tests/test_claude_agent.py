@@ -308,6 +308,24 @@ async def test_a_subagents_line_that_was_deleted_elsewhere_is_added_again(store:
     assert await two.load(SUB) == await one.load(SUB) == [line(1), line(2)]
 
 
+async def test_what_was_deleted_but_for_its_branches_begins_anew(store: milepost.AsyncMilepost) -> None:
+    one, two, three = (MilepostSessionStore(store) for _ in range(3))
+    for sessions in (one, two):
+        await sessions.append(KEY, [line(1)])
+    (found,) = (await store.sessions()).sessions
+    await store.add(found.id, checkpoint="here")
+    await (await store.branch(found.id, at="here", title="by hand")).release()
+    await three.delete(KEY)
+    assert await one.load(KEY) is None
+    await three.append(KEY, [line(2)])
+    assert await one.load(KEY) == [line(2)]
+    await one.append(KEY, [line(3)])
+    await two.append(KEY, [line(1)])
+    assert await three.load(KEY) == [line(2), line(3), line(1)]
+    (branch,) = (await store.sessions(agent="claude-agent-sdk")).sessions[1:]
+    assert branch.parent == found.id and len(await store.messages(branch.id)) == 1
+
+
 @pytest.mark.parametrize("before", range(4))
 async def test_a_beginning_that_is_cut_off_leaves_nothing_behind(store: milepost.AsyncMilepost, before: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

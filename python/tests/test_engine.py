@@ -369,3 +369,33 @@ def test_fields_that_only_the_store_sets_are_refused() -> None:
         with pytest.raises(milepost.errors.Invalid):
             store.create(extra={"hidden": True})
         assert [(one.title, list(one.tags)) for one in store.sessions().sessions] == [("kept", ["a"])]
+
+
+def test_what_was_deleted_is_not_there_also_when_its_branches_are() -> None:
+    with milepost.open("memory:") as store:
+        with store.create(title="gone") as session:
+            session.append(("user", "shared"))
+            session.checkpoint("here")
+        store.add(session.id, ("user", "its own"))
+        with store.branch(session.id, at="here", title="kept") as branch:
+            pass
+        store.delete(session.id, branches="keep")
+        for ask in (
+            lambda: store.session(session.id),
+            lambda: store.messages(session.id),
+            lambda: store.entries(session.id),
+            lambda: store.state(session.id),
+            lambda: store.checkpoints(session.id),
+            lambda: store.checkpoint(session.id, "here"),
+            lambda: store.add(session.id, ("user", "more")),
+            lambda: store.patch(session.id, title="back"),
+            lambda: store.hold(session.id),
+            lambda: store.resume(session.id),
+            lambda: store.branch(session.id, at="here"),
+            lambda: store.trash(session.id),
+            lambda: store.delete(session.id, branches="keep"),
+        ):
+            with pytest.raises(milepost.errors.NotFound):
+                ask()  # type: ignore[no-untyped-call]
+        assert [message.text for message in store.messages(branch.id)] == ["shared"]
+        assert store.session(branch.id).parent == session.id

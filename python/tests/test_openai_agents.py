@@ -251,6 +251,24 @@ async def test_what_another_began_anew_is_seen_at_once(store: milepost.AsyncMile
     assert await brancher.get_items() == [user("newer")]
 
 
+async def test_what_was_deleted_but_for_its_branches_begins_anew(store: milepost.AsyncMilepost) -> None:
+    writer, reader, popper, adder = [MilepostSession("anew", store) for _ in range(4)]
+    await writer.add_items([user("old"), said("answer")])
+    for session in (reader, popper, adder):
+        assert len(await session.get_items()) == 2
+    await MilepostSession("anew", store).create_branch_from_item(1, "b")
+    main, _ = await writer.list_branches()
+    await store.delete(main["session"], branches="keep")
+    assert await reader.get_items() == [] and await popper.pop_item() is None
+    await adder.add_items([user("new")])
+    for session in (writer, reader):
+        assert await session.get_items() == [user("new")]
+    await writer.add_items([user("newer")])
+    assert await reader.get_items() == [user("new"), user("newer")]
+    assert await reader.get_items(branch_id="b") == [user("old")]
+    assert [branch["branch_id"] for branch in await writer.list_branches()] == ["b", "main"]
+
+
 @pytest.mark.parametrize("before", range(4))
 async def test_a_beginning_that_is_cut_off_leaves_nothing_behind(store: milepost.AsyncMilepost, before: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
