@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -267,6 +269,49 @@ async def test_what_was_deleted_but_for_its_branches_begins_anew(store: milepost
     assert await reader.get_items() == [user("new"), user("newer")]
     assert await reader.get_items(branch_id="b") == [user("old")]
     assert [branch["branch_id"] for branch in await writer.list_branches()] == ["b", "main"]
+
+
+async def test_a_secret_that_leaked_is_erased_from_branches(tmp_path: Path) -> None:
+    """By the command: their names go with it, and the adapter finds them by the new ones."""
+    command = os.environ.get("MILEPOST_COMMAND")
+    if not command:
+        pytest.skip("without the command: scripts/test-python names it")
+    secret, url = "wombat-77", f"sqlite:{tmp_path}/store.db"
+
+    def milepost_(*arguments: str) -> str:
+        run = subprocess.run([command, "--store", url, *arguments], capture_output=True, text=True)
+        assert run.returncode == 0, run
+        return run.stdout
+
+    async with MilepostSession("s", url) as session:
+        await session.add_items([user(f"it is {secret}")])
+        for name in (f"the {secret}", "the [redacted]", "gone", "main branch"):
+            await session.switch_to_branch("main")
+            await session.create_branch_from_item(1, name)
+            await session.add_items([said(name)])
+            await session.store_run_usage(Result(5))  # type: ignore[arg-type]
+        await session.delete_branch("gone", force=True)
+        index = (await session._index())["branches"]
+    for word in (secret, "main", "used"):
+        milepost_("redact", word, "--yes")
+        assert milepost_("redact", word, "--dry-run").strip() == "it is nowhere in this workspace"
+    milepost_("verify")
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert secret.encode() not in stored
+    async with MilepostSession("s", url) as session:
+        branches = {branch["branch_id"]: branch["session"] for branch in await session.list_branches()}
+        names = {"the [redacted] 2": f"the {secret}", "the [redacted]": "the [redacted]", "[redacted] branch": "main branch"}
+        assert branches == {"main": index["main"]["session"], **{new: index[old]["session"] for new, old in names.items()}}
+        for name in names:
+            await session.switch_to_branch(name)
+            with pytest.raises(ValueError, match="already been used"):
+                await session.create_branch_from_item(1, name)
+        store = await session._place.store()
+        for name, id in branches.items():
+            told = (await store.session(id)).extra["openai"]["branch"]
+            assert told == name.removesuffix(" 2")
+        await session.switch_to_branch("main")
+        assert await session.get_items() == [user("it is [redacted]")]
 
 
 @pytest.mark.parametrize("before", range(4))

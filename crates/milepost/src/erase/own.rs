@@ -8,6 +8,9 @@ use serde_json::{Map, Value};
 
 use crate::project::ProjectId;
 
+/// What the adapter of the OpenAI Agents SDK itself calls the branch that every conversation begins with.
+const OPENAI_MAIN: &str = "main";
+
 /// What a person said in records of a kind.
 pub(super) fn of_record(kind: &str) -> Texts {
     match kind {
@@ -21,8 +24,9 @@ pub(super) fn of_record(kind: &str) -> Texts {
         // Parts of artifacts are cleaned with the whole that they are of.
         "artifact-part" => Texts::None,
         // Ids and keys.
-        "begun-anew" | "claude-session" | "importing" | "langgraph-thread" | "openai-session" | "project-directory"
-        | "project-path" | "project-root" | "project-secret" | "session-key" | "vault-key" | "wakeup" => Texts::None,
+        "begun-anew" | "claude-session" | "importing" | "langgraph-thread" | "project-directory" | "project-path"
+        | "project-root" | "project-secret" | "session-key" | "vault-key" | "wakeup" => Texts::None,
+        "openai-session" => Texts::By(branches),
         _ => Texts::All,
     }
 }
@@ -85,8 +89,29 @@ fn claude(redactor: &Redactor, value: &mut Value) -> bool {
 /// What the adapter of the OpenAI Agents SDK says of a session. Its first branch is called so by the adapter.
 fn openai(redactor: &Redactor, value: &mut Value) -> bool {
     let known = value.as_object_mut().into_iter().flatten();
-    let of_person = known.filter(|(name, value)| *name != "branch" || value.as_str() != Some("main"));
+    let of_person = known.filter(|(name, value)| *name != "branch" || value.as_str() != Some(OPENAI_MAIN));
     of_person.fold(false, |found, (_, value)| values(redactor, value) | found)
+}
+
+/// The names of the branches of a conversation, those that there are and all that were ever given.
+fn branches(redactor: &Redactor, value: &mut Value) -> bool {
+    let mut renamed = BTreeMap::new();
+    if let Some(known) = value.get_mut("branches").and_then(Value::as_object_mut) {
+        let main = known.remove(OPENAI_MAIN);
+        renamed = rename(redactor, known);
+        known.extend(main.map(|main| (OPENAI_MAIN.to_owned(), main)));
+    }
+    let mut found = !renamed.is_empty();
+    for name in value.get_mut("used").and_then(Value::as_array_mut).into_iter().flatten() {
+        if name.as_str() == Some(OPENAI_MAIN) {
+            continue;
+        }
+        match name.as_str().and_then(|name| renamed.get(name)) {
+            Some(now) => *name = Value::String(now.clone()),
+            None => found |= values(redactor, name),
+        }
+    }
+    found
 }
 
 /// Takes it out of names, numbers those that become the same, and says what they are called now.
