@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn letters_are_written_in_one_way() {
         assert_eq!(bare("Ελλάδα ΐ ᾧ ёлка й ї"), "Ελλαδα ι ω елка и і");
-        assert_eq!(bare("Straße STRAẞE ὁδός"), "Strasse STRAsse οδοσ");
+        assert_eq!(bare("Straße STRAẞE ὁδός"), "Strasse STRAssE οδοσ");
         for same in ["", "naïve café", "Москва", "한국어", "数据库"] {
             assert!(matches!(bare(same), Cow::Borrowed(_)), "{same}");
         }

@@ -46,8 +46,9 @@ pub async fn copy_session(
         }
         // Whatever that was, it must not come back.
         Succession::RedactedThere => {
-            let why = "a secret was erased in the copy that what is copied may still hold: erase it there too, delete the copy and copy again";
-            return Err(Error::Apart { session, why: why.into(), apart });
+            let why = "a secret was erased in the copy that what is copied may still hold";
+            let instead = "erase it there too and copy again; if they still differ, delete the copy first";
+            return Err(Error::refused(format!("copying session {session}"), why, instead));
         }
     }
     to.delete(session, DeleteMode::Refuse, claim, false).await?;
