@@ -17,7 +17,7 @@ pub(super) fn of_record(kind: &str) -> Texts {
         "project" => Texts::In(&["name", "paths"]),
         // By its name it is found: that is changed with it.
         "artifact" => Texts::In(&["template"]),
-        "agent-log" | "agent-log-group" => Texts::In(&["text"]),
+        "agent-log" | "agent-log-group" => Texts::By(log_lines),
         // Without its address an archive could not be reached any more, and none with a password is taken.
         "archived" => Texts::In(&["title"]),
         "answer" => Texts::In(&["answer", "by"]),
@@ -60,6 +60,21 @@ fn values(redactor: &Redactor, value: &mut Value) -> bool {
         Value::Array(items) => items.iter_mut().fold(false, |found, item| values(redactor, item) | found),
         Value::Object(map) => map.values_mut().fold(false, |found, item| values(redactor, item) | found),
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Lines of a log, wherever they are. Each that had it says so: its copies in other stores have it still.
+fn log_lines(redactor: &Redactor, value: &mut Value) -> bool {
+    match value {
+        Value::Array(items) => items.iter_mut().fold(false, |found, item| log_lines(redactor, item) | found),
+        Value::Object(map) => {
+            let is_line = map.get_mut("text").is_some_and(|text| values(redactor, text));
+            if is_line {
+                map.insert("redacted".to_owned(), Value::Bool(true));
+            }
+            map.values_mut().fold(is_line, |found, item| log_lines(redactor, item) | found)
+        }
+        _ => false,
     }
 }
 

@@ -59,6 +59,9 @@ pub struct Artifact {
     pub kind: ArtifactKind,
     /// Its versions, oldest first; never empty.
     pub versions: Vec<Version>,
+    /// It had another name, of which something was erased.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) renamed: bool,
 }
 
 /// A version of an artifact.
@@ -83,6 +86,13 @@ pub struct Version {
     /// Where those lay that had something in them that was erased: whenever that is interrupted, the next knows what to remove.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) replaced: Option<String>,
+}
+
+impl Version {
+    /// Whether something was erased of it here.
+    pub(crate) fn is_redacted(&self) -> bool {
+        self.replaced.is_some()
+    }
 }
 
 /// An artifact to be stored.
@@ -174,8 +184,12 @@ impl Projects {
         let NewArtifact { kind, session, template } = new;
         let (version, gone) = self
             .change(HEAD, &key, |found: Option<Artifact>| {
-                let mut artifact =
-                    found.unwrap_or_else(|| Artifact { name: name.to_owned(), kind, versions: Vec::new() });
+                let mut artifact = found.unwrap_or_else(|| Artifact {
+                    name: name.to_owned(),
+                    kind,
+                    versions: Vec::new(),
+                    renamed: false,
+                });
                 let number = artifact.versions.last().map_or(1, |last| last.number + 1);
                 let (hash, template, parts) = (hash.clone(), template.clone(), parts.clone());
                 let version = Version { number, created, bytes, hash, session, template, parts, replaced: None };
@@ -307,7 +321,12 @@ impl Projects {
             Version { number, created, bytes: content.len() as u64, hash, session, template, parts, replaced: None };
         let gone = self
             .change(HEAD, &key, |found: Option<Artifact>| {
-                let mut artifact = found.unwrap_or_else(|| Artifact { name: name.clone(), kind, versions: Vec::new() });
+                let mut artifact = found.unwrap_or_else(|| Artifact {
+                    name: name.clone(),
+                    kind,
+                    versions: Vec::new(),
+                    renamed: false,
+                });
                 artifact.versions.push(version.clone());
                 artifact.versions.sort_by_key(|version| version.number);
                 let over = artifact.versions.len().saturating_sub(MAX_ARTIFACT_VERSIONS);

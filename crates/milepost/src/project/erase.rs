@@ -214,7 +214,7 @@ impl Projects {
             }
             let put = |found: Option<Artifact>| {
                 Ok(match found {
-                    None => (Some(Artifact { name: name.clone(), ..artifact.clone() }), true),
+                    None => (Some(Artifact { name: name.clone(), renamed: true, ..artifact.clone() }), true),
                     Some(found) if found.shares_with(&artifact) => (Some(found.joined(&artifact)), true),
                     Some(_) => (None, false),
                 })

@@ -25,6 +25,9 @@ pub struct LogLine {
     pub at: Timestamp,
     /// What it says.
     pub text: String,
+    /// Something was erased of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub redacted: bool,
 }
 
 /// The end of a log: how many full groups there are, and the lines after them.
@@ -56,7 +59,7 @@ impl Projects {
                     "shorten it; the lines before it were added",
                 ));
             }
-            length = Some(self.add_line(owner, &LogLine { at, text: line.to_owned() }).await?);
+            length = Some(self.add_line(owner, &LogLine { at, text: line.to_owned(), redacted: false }).await?);
         }
         match length {
             Some(length) => Ok(length),

@@ -62,7 +62,7 @@ impl BesideReader {
     pub async fn next(&mut self) -> Result<Option<Beside>> {
         let Some(projects) = &self.projects else { return Ok(None) };
         if let Some((artifact, number)) = self.versions.pop_front() {
-            let Artifact { name, kind, versions } = artifact;
+            let Artifact { name, kind, versions, .. } = artifact;
             let (_, content) = projects.artifact(&self.owner, &name, Some(number)).await?;
             let version = versions.into_iter().find(|version| version.number == number);
             return Ok(version.map(|version| {
@@ -108,47 +108,49 @@ impl BesideWriter {
     }
 }
 
-/// What of the things that lie beside a session and its copy has to be the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Compared {
-    /// Numbers and times: names and contents may have been redacted.
-    Identity,
-    /// Names and contents too.
-    Content,
+/// What lies beside the copy of a session in another store, and not beside the session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum OnlyThere {
+    Nothing,
+    /// In words.
+    Something(String),
+    /// What is left of something that was redacted there: here it is whole.
+    Redacted,
 }
 
-/// What lies beside the copy of a session in another store, and not beside the session; none when there is nothing.
-pub(super) async fn only_there(
-    from: &Store,
-    to: &Store,
-    session: SessionId,
-    compared: Compared,
-) -> Result<Option<String>> {
+/// Looks for what lies beside a copy only. What differs is the same where it was redacted here, and not there.
+pub(super) async fn only_there(from: &Store, to: &Store, session: SessionId) -> Result<OnlyThere> {
     let (own, copy) = (Lying::of(from, session).await?, Lying::of(to, session).await?);
     for artifact in &copy.artifacts {
-        let held = own.named(&artifact.name).or_else(|| match compared {
-            Compared::Identity => own.renamed(artifact, &copy),
-            Compared::Content => None,
-        });
-        let is_held = |version: &Version| {
-            let versions = held.map(|held| held.versions.as_slice()).unwrap_or_default();
+        let renamed = || own.renamed(artifact, &copy);
+        let held = own.named(&artifact.name).or_else(renamed);
+        if held.is_some_and(|held| held.name != artifact.name && artifact.renamed) {
+            return Ok(OnlyThere::Redacted);
+        }
+        let held = held.filter(|held| held.name == artifact.name || held.renamed);
+        let versions = held.map(|held| held.versions.as_slice()).unwrap_or_default();
+        for version in &artifact.versions {
             // The oldest go when there are too many.
-            versions.first().is_some_and(|first| version.number < first.number)
-                || versions.iter().any(|own| is_of_one(own, version, compared))
-        };
-        if let Some(version) = artifact.versions.iter().find(|version| !is_held(version)) {
-            return Ok(Some(version_name(version.number, &artifact.name)));
+            if versions.first().is_some_and(|first| version.number < first.number) {
+                continue;
+            }
+            match versions.iter().find(|own| is_of_one(own, version)) {
+                Some(own) if own.hash == version.hash || own.is_redacted() && !version.is_redacted() => {}
+                Some(_) if version.is_redacted() => return Ok(OnlyThere::Redacted),
+                _ => return Ok(OnlyThere::Something(version_name(version.number, &artifact.name))),
+            }
         }
     }
-    let differs = |own: &LogLine, copy: &LogLine| match compared {
-        Compared::Identity => own.at != copy.at,
-        Compared::Content => own != copy,
-    };
-    let line = match copy.first_line(&own, differs).await? {
+    let is_cleaned = |one: &LogLine, other: &LogLine| one.at == other.at && one.redacted && !other.redacted;
+    let differs = |copy: &LogLine, own: &LogLine| own.text != copy.text || own.at != copy.at;
+    if copy.first_line(&own, |copy, own| differs(copy, own) && is_cleaned(copy, own)).await?.is_some() {
+        return Ok(OnlyThere::Redacted);
+    }
+    let line = match copy.first_line(&own, |copy, own| differs(copy, own) && !is_cleaned(own, copy)).await? {
         None if copy.lines > own.lines => Some(own.lines),
         found => found,
     };
-    Ok(line.map(line_name))
+    Ok(line.map_or(OnlyThere::Nothing, |line| OnlyThere::Something(line_name(line))))
 }
 
 /// Refuses to bring what lies beside a session to a copy where something else has its place, before anything is changed. Which
@@ -175,7 +177,7 @@ pub(super) async fn check_carried(from: &Store, to: &Store, session: SessionId) 
             return refuse(format!("artifact {:?}", renamed.name), &why);
         }
     }
-    match own.first_line(&copy, |own, copy| own != copy).await? {
+    match own.first_line(&copy, |own, copy| (own.at, &own.text) != (copy.at, &copy.text)).await? {
         Some(line) => refuse(line_name(line), "it is another one in the copy"),
         None => Ok(()),
     }
@@ -189,9 +191,9 @@ fn line_name(index: u64) -> String {
     format!("line {} of its log", index + 1)
 }
 
-fn is_of_one(one: &Version, other: &Version, compared: Compared) -> bool {
+/// Whether two are the same version, whatever is in them now.
+fn is_of_one(one: &Version, other: &Version) -> bool {
     (one.number, one.created) == (other.number, other.created)
-        && (compared == Compared::Identity || one.hash == other.hash)
 }
 
 /// What lies beside a session in a store.
@@ -221,8 +223,7 @@ impl Lying {
     /// An artifact of a copy as it is called here: one that the copy does not have by that name, and with the same versions.
     fn renamed(&self, artifact: &Artifact, copy: &Lying) -> Option<&Artifact> {
         let is_same = |own: &&Artifact| {
-            let is_held =
-                |version: &Version| artifact.versions.iter().any(|there| is_of_one(version, there, Compared::Identity));
+            let is_held = |version: &Version| artifact.versions.iter().any(|there| is_of_one(version, there));
             copy.named(&own.name).is_none() && own.versions.iter().any(is_held)
         };
         self.artifacts.iter().find(is_same)

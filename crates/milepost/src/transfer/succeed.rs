@@ -11,7 +11,7 @@ use milepost_model::{Body, Event, Hash, Position, Seq, SessionId, TimelineId, Ti
 use milepost_store::{CopyLine, Store};
 use serde_json::Value;
 
-use super::beside::{Compared, only_there};
+use super::beside::{OnlyThere, only_there};
 use super::outgoing::{Outgoing, Piece, PieceEntry};
 use crate::error::{Error, Result};
 
@@ -58,10 +58,10 @@ pub(crate) async fn succession(from: &Store, to: &Store, session: SessionId) -> 
             return Ok(Succession::Own(format!("{} differs", copy.what())));
         }
     }
-    let compared = if alone.is_empty() { Compared::Identity } else { Compared::Content };
-    Ok(match only_there(from, to, session, compared).await? {
-        Some(what) => Succession::Own(format!("{what} is only there")),
-        None => Succession::Whole { redacted_since: !since.is_empty() },
+    Ok(match only_there(from, to, session).await? {
+        OnlyThere::Nothing => Succession::Whole { redacted_since: !since.is_empty() },
+        OnlyThere::Something(what) => Succession::Own(format!("{what} is only there")),
+        OnlyThere::Redacted => Succession::RedactedThere,
     })
 }
 

@@ -112,7 +112,7 @@ impl Kept {
             let brought = BroughtArtifact { name, kind, number, created: at, session, template, content };
             projects.bring_artifact(&owner, brought).await?;
         }
-        let lines: Vec<LogLine> = self.log.into_iter().map(|text| LogLine { at, text }).collect();
+        let lines: Vec<LogLine> = self.log.into_iter().map(|text| LogLine { at, text, redacted: false }).collect();
         projects.bring_log(&owner, 0, &lines).await
     }
 }

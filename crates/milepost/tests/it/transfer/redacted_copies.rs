@@ -204,6 +204,30 @@ async fn a_secret_that_was_erased_only_in_the_copy_does_not_come_back() {
 }
 
 #[tokio::test]
+async fn what_was_erased_beside_the_copy_does_not_come_back_with_the_rest() {
+    for what in 0..3 {
+        let pair = Pair::new().await;
+        let id = pair.session("the lion").await;
+        match what {
+            0 => pair.put(&pair.here, id, "notes.md", &format!("about {SECRET}")).await,
+            1 => pair.put(&pair.here, id, &format!("{SECRET}.md"), "x").await,
+            _ => pair.log(&pair.here, id, &format!("saw {SECRET}")).await,
+        }
+        pair.push(id).await.unwrap();
+        pair.redact(&pair.there, SECRET, "it leaked").await;
+        // What was redacted here is something else, and would have the session take the place of its copy.
+        pair.redact(&pair.here, "lion", "it leaked too").await;
+        let told = pair.push(id).await.unwrap_err().to_string();
+        assert!(told.contains("a secret was erased in the copy"), "{what}: {told}");
+        assert!(!format!("{:?} {:?}", artifacts(&pair.there, id).await, lines(&pair.there, id).await).contains(SECRET));
+        pair.redact(&pair.here, SECRET, "it leaked").await;
+        pair.push(id).await.unwrap();
+        assert_eq!(texts(&pair.there, id).await, ["the [gone]"]);
+        assert_eq!(artifacts(&pair.there, id).await, artifacts(&pair.here, id).await);
+    }
+}
+
+#[tokio::test]
 async fn a_branch_takes_the_place_of_its_copy_when_what_it_shares_was_redacted() {
     let pair = Pair::new().await;
     let parent = pair.session(&format!("the {SECRET}")).await;
