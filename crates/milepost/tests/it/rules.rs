@@ -423,7 +423,7 @@ async fn what_was_deleted_but_for_its_branches_takes_nothing_more() {
     let milepost = scratch.open().await;
     let elsewhere = scratch.open().await;
     let add = |text: &str| milepost::Add { messages: vec![user(text)], ..Default::default() };
-    for more in [0, 2] {
+    for more in 0..4 {
         let shared = milepost.create_shared(NewSession::default()).await.unwrap();
         let first = shared.add(add("one")).await.unwrap();
         shared.branch_at(first.first.seq, NewSession::default()).await.unwrap();
