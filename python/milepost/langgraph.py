@@ -15,7 +15,7 @@
 [('user', 'Hi'), ('assistant', 'Hello!')]
 
 A thread is a Milepost session (and so is each namespace of a subgraph): it is listed, shown, searched and exported like any other. A
-checkpoint costs what changed: unchanged channels and list items are neither serialised nor stored again.
+checkpoint costs what changed: unchanged channels, list items and entries of dictionaries are neither serialised nor stored again.
 """
 
 from __future__ import annotations

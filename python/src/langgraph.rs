@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::convert::to_json;
 use crate::engine::{Engine, Place};
+use crate::entries::{Entries, Looked};
 use crate::message::Forms;
 use crate::run::run;
 use crate::snapshot::Snapshots;
@@ -35,6 +36,7 @@ struct Seen {
     /// About how large each of them is: so many bytes the serializer made of it.
     sizes: Vec<usize>,
     lists: HashMap<String, Snapshots>,
+    dicts: HashMap<String, Entries>,
     written: Written,
 }
 
@@ -55,12 +57,16 @@ impl Written {
     /// Serialises a value that was written; the items of a list are remembered.
     fn dumps(&mut self, serializer: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<(String, Vec<u8>)> {
         let list = value.cast_exact::<PyList>().ok().filter(|list| list.len() <= WRITTEN_ITEMS);
-        let Some(list) = list else { return dumps(serializer, value) };
+        let Some(list) = list else {
+            let (word, bytes) = dumps(serializer, value)?;
+            return Ok((word, bytes.as_bytes().to_vec()));
+        };
         // Looked at first: what someone changes meanwhile is not what it was.
         let mut items = Snapshots::default();
         list.iter().for_each(|item| items.push(&item));
-        let (word, bytes) = dumps(serializer, value)?;
-        if let Some(cut) = arrays::items(&bytes)
+        let (word, written) = dumps(serializer, value)?;
+        let bytes = written.as_bytes();
+        if let Some(cut) = arrays::items(bytes)
             && word == "msgpack"
             && cut.len() == items.len()
             && items.are_of(list)
@@ -68,7 +74,7 @@ impl Written {
             let total = bytes.len();
             drop(self.join(Self { items, bytes: cut.into_iter().map(<[u8]>::to_vec).collect(), total }));
         }
-        Ok((word, bytes))
+        Ok((word, bytes.to_vec()))
     }
 
     /// Adds what another task wrote, if there is room for it; else gives it back.
@@ -257,11 +263,14 @@ fn size(value: &NewValue, before: usize) -> usize {
 }
 
 /// What the serializer makes of an object: its word and the bytes.
-fn dumps(dumps: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<(String, Vec<u8>)> {
-    let (word, bytes): (String, Bound<'_, PyAny>) = dumps.call1((value,))?.extract()?;
-    let bytes = match bytes.cast::<PyBytes>() {
-        Ok(bytes) => bytes.as_bytes().to_vec(),
-        Err(_) => bytes.extract()?,
+pub(crate) fn dumps<'py>(
+    dumps: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<(String, Bound<'py, PyBytes>)> {
+    let (word, bytes): (String, Bound<'py, PyAny>) = dumps.call1((value,))?.extract()?;
+    let bytes = match bytes.cast_into::<PyBytes>() {
+        Ok(bytes) => bytes,
+        Err(other) => PyBytes::new(value.py(), &other.into_inner().extract::<Vec<u8>>()?),
     };
     Ok((word, bytes))
 }
@@ -323,7 +332,8 @@ fn compare(
     }
     if !new.is_empty() {
         let (word, bytes) = dumps(serializer, &new)?;
-        let Some(cut) = arrays::items(&bytes).filter(|cut| word == "msgpack" && cut.len() == new.len()) else {
+        let Some(cut) = arrays::items(bytes.as_bytes()).filter(|cut| word == "msgpack" && cut.len() == new.len())
+        else {
             return Ok(None);
         };
         missing.into_iter().zip(cut).for_each(|(place, item)| parts[place] = Part::New(item.to_vec()));
@@ -333,7 +343,8 @@ fn compare(
 
 impl Seen {
     fn bytes(&self) -> usize {
-        self.written.total + self.sizes.iter().sum::<usize>()
+        let of_dicts: usize = self.dicts.values().map(Entries::bytes).sum();
+        self.written.total + of_dicts + self.sizes.iter().sum::<usize>()
     }
 
     /// The place of a channel.
@@ -464,12 +475,14 @@ impl LangGraph {
             plain: Snapshots::default(),
             sizes: Vec::new(),
             lists: HashMap::new(),
+            dicts: HashMap::new(),
             written: Written::default(),
         };
         let written = seen.as_mut().map(|seen| std::mem::take(&mut seen.written)).unwrap_or_default();
         for (channel, value) in values.iter() {
             let channel: String = channel.extract()?;
             let old = seen.as_mut().and_then(|seen| seen.lists.remove(&channel));
+            let entries = seen.as_mut().and_then(|seen| seen.dicts.remove(&channel));
             let place = seen.as_ref().and_then(|seen| seen.place(&channel));
             let before = match place {
                 Some((seen, _)) if new_versions.contains(&channel)? || !seen.is_unchanged(&channel, &versions)? => None,
@@ -482,8 +495,12 @@ impl LangGraph {
                     next.lists.extend(old.map(|old| (channel.clone(), old)));
                     NewValue::Same
                 }
-                (Err(_), Some((seen, place))) if seen.plain.may_be(place, &value) => {
+                (Err(_), Some((seen, place)))
+                    if seen.plain.may_be(place, &value)
+                        && entries.as_ref().is_none_or(|entries| entries.may_be_all(&value)) =>
+                {
                     next.plain.push_again(py, &seen.plain, place);
+                    next.dicts.extend(entries.map(|entries| (channel.clone(), entries)));
                     NewValue::Same
                 }
                 (Ok(list), _) => {
@@ -495,14 +512,30 @@ impl LangGraph {
                         }
                         None => {
                             let (word, bytes) = dumps(&serializer, &value)?;
-                            NewValue::Typed(word, bytes)
+                            NewValue::Typed(word, bytes.as_bytes().into())
                         }
                     }
                 }
                 (Err(_), _) => {
                     // Looked at first: what someone changes meanwhile is not what it was.
-                    next.plain.push(&value);
-                    let (word, bytes) = dumps(&serializer, &value)?;
+                    let looked = value.cast_exact::<PyDict>().ok().and_then(|dict| Looked::at(dict, entries));
+                    let is_known = looked.as_ref().is_some_and(Looked::is_known);
+                    if !is_known {
+                        next.plain.push(&value);
+                    }
+                    let (word, bytes, entries) = match looked {
+                        Some(looked) => looked.dumps(&serializer)?,
+                        None => {
+                            let (word, bytes) = dumps(&serializer, &value)?;
+                            (word, bytes.as_bytes().into(), None)
+                        }
+                    };
+                    match (is_known, &entries) {
+                        (true, Some(_)) => next.plain.push_closed(&value),
+                        (true, None) => next.plain.push(&value),
+                        (false, _) => {}
+                    }
+                    next.dicts.extend(entries.map(|entries| (channel.clone(), entries)));
                     NewValue::Typed(word, bytes)
                 }
             };
@@ -511,7 +544,8 @@ impl LangGraph {
             next.names.push(channel.clone());
             new_values.push((channel, new));
         }
-        let skeleton = dumps(&serializer, &skeleton)?;
+        let (word, bytes) = dumps(&serializer, &skeleton)?;
+        let skeleton = (word, bytes.as_bytes().to_vec());
         let key = ThreadKey::new(thread, namespace);
         let compared = seen.and_then(|seen| seen.spot);
         let new = NewCheckpoint { id, parent, compared, skeleton, metadata, values: new_values };
@@ -647,6 +681,7 @@ impl LangGraph {
             plain: Snapshots::default(),
             sizes: Vec::new(),
             lists: HashMap::new(),
+            dicts: HashMap::new(),
             written: Written::default(),
         };
         for (found, size) in found.iter().zip(sizes) {

@@ -6,6 +6,7 @@
 
 mod convert;
 mod engine;
+mod entries;
 mod error;
 mod exact;
 mod langgraph;

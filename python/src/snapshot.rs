@@ -74,6 +74,15 @@ impl Snapshots {
         }
     }
 
+    /// Takes another snapshot in the place of one.
+    pub fn replace(&mut self, at: usize, object: &Bound<'_, PyAny>) {
+        let behind = self.split_off(at + 1);
+        let gone = self.split_off(at);
+        self.push(object);
+        self.append(behind);
+        drop(gone);
+    }
+
     /// Adds an item of others.
     pub fn push_again(&mut self, py: Python<'_>, others: &Self, at: usize) {
         let range = others.range(at);
@@ -190,6 +199,19 @@ impl Snapshots {
         }
         Some((copies, Self { parts, kinds, starts: self.starts.clone() }))
     }
+}
+
+/// What is in a dictionary. Nothing runs meanwhile that could change it.
+pub(crate) fn entries_of<'py>(dict: &Bound<'py, PyDict>) -> Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    let (py, mut found) = (dict.py(), Vec::with_capacity(dict.len()));
+    let (mut at, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
+    // SAFETY: it is a dictionary that lives, and what it lends is held at once.
+    unsafe {
+        while ffi::PyDict_Next(dict.as_ptr(), &mut at, &mut key, &mut value) != 0 {
+            found.push((Bound::from_borrowed_ptr(py, key), Bound::from_borrowed_ptr(py, value)));
+        }
+    }
+    found
 }
 
 /// A snapshot in the making.

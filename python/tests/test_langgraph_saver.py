@@ -216,6 +216,115 @@ def test_lists_come_back_whatever_was_done_to_them(saver: MilepostSaver, seed: i
         assert found.checkpoint["channel_values"] == old
 
 
+def edit(chance: random.Random, state: dict[Any, Any], number: int) -> dict[Any, Any]:
+    """Something that a node may do to a dictionary: in place, or with another one of the same entries."""
+    key = chance.choice(list(state)) if state else "first"
+    change = chance.randrange(12)
+    if change < 4:
+        state[key] = {"n": number, "text": "x" * chance.randint(0, 300)}
+    elif change == 4:
+        state[f"new {number}"] = [number, {"deep": [number]}]
+    elif change == 5:
+        state.pop(key, None)
+    elif change == 6:
+        state = {**state, f"merged {number}": None}
+    elif change == 7:
+        state = dict(chance.sample(list(state.items()), len(state)))
+    elif change == 8:
+        # An equal key that is another object, at another place.
+        state[str(key)[:1] + str(key)[1:]] = state.pop(key, None)
+    elif change == 9:
+        state[key] = chance.choice([b"\xff", 2.5, "é\u2028", HumanMessage(content=str(number), id="m"), {1, 2}, 2**70])
+    elif change == 10:
+        state[chance.choice([number, None, "\ud800"])] = number
+    else:
+        for value in state.values():
+            if isinstance(value, dict):
+                value["changed"] = number
+                break
+    return state
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_dictionaries_come_back_whatever_was_done_to_them(saver: MilepostSaver, seed: int) -> None:
+    """The same values in the same order as when the serializer is given all of them."""
+    chance = random.Random(seed)
+    saver.serde = JsonPlusSerializer(pickle_fallback=True)
+    kept: list[tuple[Any, Any]] = []
+    at: Any = None
+    # Maps begin in another way from 16 entries on.
+    state: dict[Any, Any] = {f"key {number}": {"n": number} for number in range(chance.choice([0, 1, 13, 40]))}
+    for number in range(80):
+        if kept and chance.random() < 0.1:
+            at, _ = chance.choice(kept)
+            state = values(saver, at)["state"]
+        for _ in range(chance.choice([0, 1, 1, 2])):
+            state = edit(chance, state, number)
+        expected = saver.serde.loads_typed(saver.serde.dumps_typed(state))
+        at = put(saver, {"state": state}, at)
+        kept.append((at, expected))
+    for at, expected in kept:
+        found = values(saver, at)["state"]
+        assert found == expected
+        assert list(found) == list(expected)
+
+
+def test_a_dictionary_changed_in_place_without_a_new_version_is_stored_anew(saver: MilepostSaver) -> None:
+    state = {"a": {"n": [1]}, "b": {"n": [1]}}
+    first = put(saver, {"state": state})
+    state["a"] = {"n": [2]}
+    second = put(saver, {"state": state}, first)
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = {"state": state}
+    found = saver.get_tuple(second)
+    assert found is not None
+    checkpoint["channel_versions"] = found.checkpoint["channel_versions"]
+    state["b"]["n"].append(3)
+    third = saver.put(second, checkpoint, {"source": "loop", "step": 0, "parents": {}}, {})
+    assert values(saver, third)["state"] == {"a": {"n": [2]}, "b": {"n": [1, 3]}}
+    assert values(saver, second)["state"] == {"a": {"n": [2]}, "b": {"n": [1]}}
+
+
+def test_entries_that_did_not_change_are_not_serialised_again(sqlite_url: str) -> None:
+    counted: list[str] = []
+
+    class Counting(JsonPlusSerializer):
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            counted.extend(key for key in obj if key.startswith("key")) if isinstance(obj, dict) else None
+            return super().dumps_typed(obj)
+
+    state = {f"key {number}": {"n": number} for number in range(20)}
+    with MilepostSaver(sqlite_url, serde=Counting()) as saver:
+        at = put(saver, {"state": state})
+        assert len(counted) == 20
+        counted.clear()
+        state["key 7"] = {"n": 70}
+        at = put(saver, {"state": state}, at)
+        # As a reducer gives it: another dictionary, with the same objects in it.
+        state = {**state, "key 8": {"n": 80}, "key 20": {"n": 20}}
+        at = put(saver, {"state": state}, at)
+        state["key 9"]["n"] = 90
+        at = put(saver, {"state": state}, at)
+        assert counted == ["key 7", "key 8", "key 20", "key 9"]
+        assert values(saver, at)["state"] == state
+
+
+def test_a_serializer_that_orders_keys_is_given_all_of_them(sqlite_url: str) -> None:
+    class Sorting(JsonPlusSerializer):
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            if isinstance(obj, dict) and "channel_versions" not in obj:
+                obj = dict(sorted(obj.items()))
+            return super().dumps_typed(obj)
+
+    state = {"b": 1, "a": 2, "c": 3}
+    with MilepostSaver(sqlite_url, serde=Sorting()) as saver:
+        at = put(saver, {"state": state})
+        for key in ["c", "b", "a"]:
+            state[key] += 10
+            at = put(saver, {"state": state}, at)
+        assert list(values(saver, at)["state"].items()) == sorted(state.items())
+
+
 def test_what_is_written_is_not_stored_twice(tmp_path: Path) -> None:
     url = store_url("sqlite", tmp_path)
     chance = random.Random(1)

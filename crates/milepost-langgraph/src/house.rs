@@ -170,7 +170,7 @@ impl Saver {
 pub(crate) fn checkpoint_of(found: &Found) -> NewCheckpoint {
     let value = |value: &FoundValue| match value {
         FoundValue::List(items) => NewValue::List(items.iter().map(|item| Part::New(item.to_vec())).collect()),
-        FoundValue::Typed(word, bytes) => NewValue::Typed(word.clone(), bytes.clone()),
+        FoundValue::Typed(word, bytes) => NewValue::Typed(word.clone(), bytes.as_slice().into()),
     };
     NewCheckpoint {
         id: found.id.clone(),

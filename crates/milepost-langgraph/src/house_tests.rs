@@ -41,7 +41,7 @@ impl Scene {
             compared: None,
             skeleton: ("msgpack".to_owned(), b"\x80".to_vec()),
             metadata: b"{}".to_vec(),
-            values: vec![("a".to_owned(), NewValue::Typed("msgpack".to_owned(), id.as_bytes().to_vec()))],
+            values: vec![("a".to_owned(), NewValue::Typed("msgpack".to_owned(), id.as_bytes().into()))],
         };
         saver.put(&self.key, &new).await.unwrap();
     }

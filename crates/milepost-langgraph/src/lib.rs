@@ -32,6 +32,28 @@ pub use read::{Found, FoundValue, FoundWrite, History, Listing};
 pub use thread::{Saver, ThreadKey};
 pub use write::{NewCheckpoint, NewValue, NewWrite, NewWrites, Part, Spot};
 
+/// A map's entries, and a map of entries: for whoever compares dictionaries entry by entry.
+pub mod maps {
+    /// The entries of a MessagePack map: the key if it is a text, and the bytes of key and value. None when the bytes are
+    /// something else.
+    pub fn entries(bytes: &[u8]) -> Option<Vec<(Option<&str>, &[u8])>> {
+        let all = crate::msgpack::entries(bytes)?;
+        // One behind the other, up to the end.
+        let mut rest = bytes.len() - all.iter().map(|(_, key, value)| key.len() + value.len()).sum::<usize>();
+        let entry = |(word, key, value): (_, &[u8], &[u8])| {
+            let from = rest;
+            rest += key.len() + value.len();
+            (word, &bytes[from..rest])
+        };
+        Some(all.into_iter().map(entry).collect())
+    }
+
+    /// What a map of so many entries begins with.
+    pub fn head(count: usize) -> Vec<u8> {
+        crate::msgpack::map_head(count)
+    }
+}
+
 /// An array's items, and an array of items: for whoever compares lists item by item.
 pub mod arrays {
     /// The items of a MessagePack array; none when the bytes are something else.

@@ -172,8 +172,7 @@ pub(crate) fn items(bytes: &[u8]) -> Option<Vec<&[u8]>> {
 }
 
 /// The entries of a map: the key if it is a text, its bytes, and the value's. None when the bytes are no map and nothing else.
-#[cfg(feature = "import")]
-#[expect(clippy::type_complexity, reason = "one use, next door")]
+#[expect(clippy::type_complexity, reason = "two uses, next door")]
 pub(crate) fn entries(bytes: &[u8]) -> Option<Vec<(Option<&str>, &[u8], &[u8])>> {
     let mut reader = Reader { bytes, at: 0 };
     let Seen::Map(count) = reader.next()? else { return None };
@@ -196,23 +195,21 @@ pub(crate) fn entries(bytes: &[u8]) -> Option<Vec<(Option<&str>, &[u8], &[u8])>>
 /// A map of these entries.
 #[cfg(feature = "import")]
 pub(crate) fn map(entries: &[(&[u8], &[u8])]) -> Vec<u8> {
-    let mut out = Vec::new();
-    match entries.len() {
-        count @ 0..=15 => out.push(0x80 | count as u8),
-        count @ 16..=0xffff => {
-            out.push(0xde);
-            out.extend_from_slice(&(count as u16).to_be_bytes());
-        }
-        count => {
-            out.push(0xdf);
-            out.extend_from_slice(&(count as u32).to_be_bytes());
-        }
-    }
+    let mut out = map_head(entries.len());
     for (key, value) in entries {
         out.extend_from_slice(key);
         out.extend_from_slice(value);
     }
     out
+}
+
+/// What a map of so many entries begins with.
+pub(crate) fn map_head(count: usize) -> Vec<u8> {
+    match count {
+        0..=15 => vec![0x80 | count as u8],
+        16..=0xffff => [&[0xde], (count as u16).to_be_bytes().as_slice()].concat(),
+        _ => [&[0xdf], (count as u32).to_be_bytes().as_slice()].concat(),
+    }
 }
 
 /// An array of these items.

@@ -243,7 +243,7 @@ mod tests {
             compared: None,
             skeleton: ("msgpack".into(), text(&format!("skeleton {id}"))),
             metadata: serde_json::json!({ "said": SECRET, "n": id }).to_string().into_bytes(),
-            values: vec![("facts".into(), NewValue::Typed("msgpack".into(), bytes))],
+            values: vec![("facts".into(), NewValue::Typed("msgpack".into(), bytes.into()))],
         }
     }
 
@@ -303,7 +303,8 @@ mod tests {
         let redactor = Redactor::literal("hunter2", INSTEAD).unwrap();
         let key = ThreadKey::new("t", "");
         let mut pickled = put("1", None, value("a"));
-        pickled.values = vec![("facts".into(), NewValue::Typed("pickle".into(), b"\x80\x05 hunter2 .".to_vec()))];
+        pickled.values =
+            vec![("facts".into(), NewValue::Typed("pickle".into(), b"\x80\x05 hunter2 .".as_slice().into()))];
         saver.put(&key, &pickled).await.unwrap();
         let done = saver.redact(&redactor, false).await.unwrap();
         assert_eq!(done.passed_over.len(), 1, "{done:?}");

@@ -44,7 +44,7 @@ pub enum NewValue {
     /// As in the parent.
     Same,
     /// As the serializer wrote it, with its word for that.
-    Typed(String, Vec<u8>),
+    Typed(String, Arc<[u8]>),
     /// A list, item by item.
     List(Vec<Part>),
 }
@@ -198,7 +198,7 @@ impl Saver {
         }
         let pending = if base.fork.is_none() { std::mem::take(&mut view.pending) } else { HashMap::new() };
         let mut plain = |name: &str, word: &str, bytes: &[u8]| {
-            typed(&mut making, base.values.get(name), name, Form::Typed(word.to_owned()), bytes);
+            typed(&mut making, base.values.get(name), name, Form::Typed(word.to_owned()), bytes.into());
         };
         plain(SKELETON, &new.skeleton.0, &new.skeleton.1);
         plain(METADATA, "json", &new.metadata);
@@ -209,6 +209,7 @@ impl Saver {
                     same(&mut making, name, known.clone());
                 }
                 NewValue::Typed(word, bytes) => {
+                    let bytes = Arc::clone(bytes);
                     typed(&mut making, base.values.get(name), name, Form::Typed(word.clone()), bytes);
                 }
                 NewValue::List(parts) => {
@@ -354,7 +355,7 @@ impl Saver {
         let (Some(channel), true, Some(messages), false) = (own.clone(), is_fresh, messages, parts.is_empty()) else {
             let whole = Box::pin(self.whole(base, name, known.as_ref(), old.as_ref(), parts)).await?;
             let Some(whole) = whole else { return Ok(None) };
-            typed(making, known.as_ref(), name, Form::Typed("msgpack".to_owned()), &whole);
+            typed(making, known.as_ref(), name, Form::Typed("msgpack".to_owned()), whole.into());
             return Ok(Some(()));
         };
         let old = old.unwrap_or_default();
@@ -413,7 +414,7 @@ impl Saver {
         if was_pending {
             making.adopted.insert(name.to_owned(), found_pending);
         }
-        typed(making, known.as_ref(), name, Form::List, &runs.encode());
+        typed(making, known.as_ref(), name, Form::List, runs.encode().into());
         Ok(Some(()))
     }
 
@@ -572,24 +573,24 @@ fn same(making: &mut Making, name: &str, known: Known) {
 }
 
 /// A value as it is to be stored: whole, or as a change of what the parent has.
-fn typed(making: &mut Making, known: Option<&Known>, name: &str, form: Form, bytes: &[u8]) {
+fn typed(making: &mut Making, known: Option<&Known>, name: &str, form: Form, bytes: Arc<[u8]>) {
     let known = known.filter(|known| known.form == form && bytes.len() > SHORT);
     if let Some(known) = known {
-        if *known.bytes == *bytes {
+        if Arc::ptr_eq(&known.bytes, &bytes) || known.bytes == bytes {
             return same(making, name, known.clone());
         }
-        let (change, used) = delta::diff(&known.bytes, &making.beside, bytes);
+        let (change, used) = delta::diff(&known.bytes, &making.beside, &bytes);
         let changes = known.changes + change.len();
         if known.chain.len() < MAX_CHAIN && change.len() * 2 < bytes.len() && changes < bytes.len().max(1024) {
-            let next = Known { form: form.clone(), bytes: Arc::from(bytes), chain: known.chain.clone(), changes };
+            let next = Known { form: form.clone(), bytes, chain: known.chain.clone(), changes };
             making.values.insert(name.to_owned(), Recipe { form, chain: known.chain.clone(), own: Some(change) });
             making.known.insert(name.to_owned(), (next, true));
             making.used |= used;
             return;
         }
     }
-    let next = Known { form: form.clone(), bytes: Arc::from(bytes), chain: Vec::new(), changes: 0 };
-    making.values.insert(name.to_owned(), Recipe { form, chain: Vec::new(), own: Some(bytes.to_vec()) });
+    making.values.insert(name.to_owned(), Recipe { form: form.clone(), chain: Vec::new(), own: Some(bytes.to_vec()) });
+    let next = Known { form, bytes, chain: Vec::new(), changes: 0 };
     making.known.insert(name.to_owned(), (next, true));
 }
 

@@ -230,7 +230,7 @@ fn compare(stored: &[(String, String, Vec<u8>)], known: &Lists) -> (Vec<(String,
     let value = |(channel, word, bytes): &(String, String, Vec<u8>)| {
         let items = if word == "msgpack" { msgpack::items(bytes) } else { None };
         let Some(items) = items.filter(|items| !items.is_empty()) else {
-            return (channel.clone(), NewValue::Typed(word.clone(), bytes.clone()));
+            return (channel.clone(), NewValue::Typed(word.clone(), bytes.as_slice().into()));
         };
         let hashes: Vec<u128> = items.iter().map(|item| xxh3_128(item)).collect();
         let old = known.get(channel).map(Vec::as_slice).unwrap_or_default();
