@@ -236,7 +236,8 @@ class MilepostSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> tuple[Any, ...]:
         told = get_checkpoint_metadata(config, metadata)
-        return self.serde.dumps_typed, config, checkpoint, told, new_versions or None
+        serde = self.serde
+        return serde.dumps_typed, type(serde) is JsonPlusSerializer, config, checkpoint, told, new_versions or None
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

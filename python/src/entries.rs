@@ -1,7 +1,8 @@
 //! A dictionary that is serialised entry by entry: what is still what it was is not serialised again.
 //!
 //! The serializer writes a dictionary as a map, one entry behind the other, and each as it would by itself. So those that
-//! changed are serialised as a dictionary of their own, and the others' bytes are taken from what was made of them before.
+//! changed are serialised as a dictionary of their own, and the others' bytes are taken from what was made of them before. That
+//! holds for LangGraph's own serializer; others may look at all entries together, and are given all of them.
 
 use std::sync::Arc;
 
@@ -16,6 +17,9 @@ use crate::snapshot::{Snapshots, entries_of};
 const WORD: &str = "msgpack";
 /// So far ahead an entry is looked for when others before it are gone.
 const AHEAD: usize = 16;
+
+/// So many snapshots are replaced where they are, which moves all behind them; with more, all are put together anew.
+const FEW: usize = 8;
 
 type Entry<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
@@ -85,12 +89,11 @@ impl<'py> Looked<'py> {
             next = known.map_or(next, |known| known + 1);
             same.push(known.filter(|known| old.values.is_still(*known, value)));
         }
+        let changed = found.iter().enumerate().filter(|(at, _)| same[*at].is_none());
         let mut values = Snapshots::default();
-        if is_in_place {
+        if is_in_place && changed.clone().nth(FEW).is_none() {
             values = std::mem::take(&mut old.values);
-            for (at, (_, value)) in found.iter().enumerate().filter(|(at, _)| same[*at].is_none()) {
-                values.replace(at, value);
-            }
+            changed.for_each(|(at, (_, value))| values.replace(at, value));
         } else {
             for ((_, value), same) in found.iter().zip(&same) {
                 match same {
@@ -103,27 +106,40 @@ impl<'py> Looked<'py> {
     }
 
     /// Whether anything of it is known already.
-    pub fn is_known(&self) -> bool {
+    fn is_known(&self) -> bool {
         self.same.iter().any(Option::is_some)
     }
 
-    /// Serialises it: the serializer's word and the bytes, and what is known of it then, if it can be taken apart.
-    pub fn dumps(self, serializer: &Bound<'py, PyAny>) -> PyResult<(String, Arc<[u8]>, Option<Entries>)> {
+    /// Serialises it: the serializer's word and the bytes, and what is known of it then, if it can be taken apart. `plain` gets its
+    /// snapshot, before it is serialised: what someone changes meanwhile is not what it was.
+    pub fn dumps(
+        self,
+        serializer: &Bound<'py, PyAny>,
+        plain: &mut Snapshots,
+    ) -> PyResult<(String, Arc<[u8]>, Option<Entries>)> {
         let is_known = self.is_known();
-        let part = if is_known { self.changed()? } else { self.dict.clone() };
-        let (word, written) = dumps(serializer, part.as_any())?;
+        if !is_known {
+            plain.push(&self.dict);
+        }
+        // Of what was looked at, also when that is everything.
+        let (word, written) = dumps(serializer, self.changed()?.as_any())?;
         let joined = if word == WORD { self.join(written.as_bytes()) } else { None };
         match joined.filter(|(bytes, _)| is_known || bytes == written.as_bytes()) {
             Some((bytes, cuts)) => {
+                if is_known {
+                    plain.push_closed(&self.dict);
+                }
                 let bytes: Arc<[u8]> = bytes.into();
                 let keys = self.found.into_iter().map(|(key, _)| key.unbind()).collect();
                 let entries = Entries { keys, values: self.values, bytes: Arc::clone(&bytes), cuts };
                 Ok((word, bytes, Some(entries)))
             }
-            None => {
-                let (word, bytes) = if is_known { dumps(serializer, self.dict.as_any())? } else { (word, written) };
+            None if is_known => {
+                plain.push(&self.dict);
+                let (word, bytes) = dumps(serializer, &self.dict)?;
                 Ok((word, bytes.as_bytes().into(), None))
             }
+            None => Ok((word, written.as_bytes().into(), None)),
         }
     }
 

@@ -437,13 +437,14 @@ impl LangGraph {
     }
 
     /// Keeps a checkpoint, and gives the configuration that names it: none when its parent is no longer what was seen. Then
-    /// `strict` is needed.
+    /// `strict` is needed. `is_own`: the serializer is LangGraph's own.
     #[expect(clippy::too_many_arguments, reason = "each is one of the caller's own")]
     fn put<'py>(
         &self,
         py: Python<'py>,
         event_loop: Option<Bound<'py, PyAny>>,
         serializer: Bound<'py, PyAny>,
+        is_own: bool,
         config: Bound<'py, PyAny>,
         checkpoint: Bound<'py, PyMapping>,
         metadata: Bound<'py, PyAny>,
@@ -496,8 +497,9 @@ impl LangGraph {
                     NewValue::Same
                 }
                 (Err(_), Some((seen, place)))
-                    if seen.plain.may_be(place, &value)
-                        && entries.as_ref().is_none_or(|entries| entries.may_be_all(&value)) =>
+                    if seen.plain.is_still(place, &value)
+                        || seen.plain.may_be(place, &value)
+                            && entries.as_ref().is_none_or(|entries| entries.may_be_all(&value)) =>
                 {
                     next.plain.push_again(py, &seen.plain, place);
                     next.dicts.extend(entries.map(|entries| (channel.clone(), entries)));
@@ -517,24 +519,16 @@ impl LangGraph {
                     }
                 }
                 (Err(_), _) => {
-                    // Looked at first: what someone changes meanwhile is not what it was.
-                    let looked = value.cast_exact::<PyDict>().ok().and_then(|dict| Looked::at(dict, entries));
-                    let is_known = looked.as_ref().is_some_and(Looked::is_known);
-                    if !is_known {
-                        next.plain.push(&value);
-                    }
-                    let (word, bytes, entries) = match looked {
-                        Some(looked) => looked.dumps(&serializer)?,
+                    let dict = value.cast_exact::<PyDict>().ok().filter(|_| is_own && !strict);
+                    let (word, bytes, entries) = match dict.and_then(|dict| Looked::at(dict, entries)) {
+                        Some(looked) => looked.dumps(&serializer, &mut next.plain)?,
                         None => {
+                            // Looked at first: what someone changes meanwhile is not what it was.
+                            next.plain.push(&value);
                             let (word, bytes) = dumps(&serializer, &value)?;
                             (word, bytes.as_bytes().into(), None)
                         }
                     };
-                    match (is_known, &entries) {
-                        (true, Some(_)) => next.plain.push_closed(&value),
-                        (true, None) => next.plain.push(&value),
-                        (false, _) => {}
-                    }
                     next.dicts.extend(entries.map(|entries| (channel.clone(), entries)));
                     NewValue::Typed(word, bytes)
                 }
